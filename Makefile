@@ -1,0 +1,42 @@
+# Two commands matter: `make test` and `make bench`. Both set everything up first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install lint types test slow bench benchmarks docs clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: $(STAMP)  ## Create .venv and install Torchkiln with its development tools (once)
+
+# The stamp is newer than pyproject.toml after an install, so a second call does nothing.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $(STAMP)
+
+lint: $(STAMP)  ## Check formatting and lint rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)  ## Type-check src/torchkiln (mypy, strict)
+	$(BIN)/mypy
+
+test: $(STAMP) lint types  ## Lint, type-check and run the tests (under 10 minutes on 2 cores)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+slow: $(STAMP)  ## Run the long test matrices
+	$(BIN)/python -m pytest -m slow --timeout 1800 $(PYTEST_ARGS)
+
+bench: $(STAMP)  ## Run the main job: compiled training steps against eager PyTorch, as a table
+	$(BIN)/torchkiln bench
+
+benchmarks: $(STAMP)  ## Run every benchmark and write benchmarks/results/*.json
+	for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script || exit 1;; esac; done
+
+clean:  ## Remove build products and caches (keeps .venv)
+	rm -rf build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,68 @@
+"""What everything may import: options, errors, atomic files, trace hooks. No torch here."""
+
+from torchkiln.core._errors import (
+    ArgumentError,
+    BatchSizeError,
+    CaptureError,
+    CompileError,
+    DynamicShapeError,
+    ExecutableError,
+    LossError,
+    MultipleLossesError,
+    NoLossError,
+    NonFiniteError,
+    NotCompiledError,
+    OptimizerError,
+    OptionsError,
+    ShapeChanged,
+    TorchkilnError,
+    WorkerError,
+)
+from torchkiln.core._files import atomic_path, file_lock, sha256_file, write_atomic
+from torchkiln.core._options import (
+    Anchor,
+    Backend,
+    InputGrouping,
+    Options,
+    OutputMode,
+    Precision,
+    Reduction,
+)
+from torchkiln.core._trace import Span, add_listener, span
+
+__all__ = [
+    # options
+    "Anchor",
+    "Backend",
+    "InputGrouping",
+    "Options",
+    "OutputMode",
+    "Precision",
+    "Reduction",
+    # errors
+    "ArgumentError",
+    "BatchSizeError",
+    "CaptureError",
+    "CompileError",
+    "DynamicShapeError",
+    "ExecutableError",
+    "LossError",
+    "MultipleLossesError",
+    "NoLossError",
+    "NonFiniteError",
+    "NotCompiledError",
+    "OptimizerError",
+    "OptionsError",
+    "ShapeChanged",
+    "TorchkilnError",
+    "WorkerError",
+    # files
+    "atomic_path",
+    "file_lock",
+    "sha256_file",
+    "write_atomic",
+    # trace hooks
+    "Span",
+    "add_listener",
+    "span",
+]

@@ -1,0 +1,67 @@
+"""The exception tree: one base, and each leaf is also the builtin a caller would expect."""
+
+from __future__ import annotations
+
+
+class TorchkilnError(Exception):
+    """Anything that Torchkiln raises on purpose."""
+
+
+class OptionsError(TorchkilnError, ValueError):
+    """An option has a value that no program could run with."""
+
+
+class ArgumentError(TorchkilnError, TypeError):
+    """A call does not fit the signature of the module's forward."""
+
+
+class BatchSizeError(TorchkilnError, ValueError):
+    """A combined batch cannot be cut into the micro-batches that the options ask for."""
+
+
+class ShapeChanged(TorchkilnError, ValueError):  # noqa: N818 - reads as the event it reports
+    """A call differs from the one the program was compiled for."""
+
+
+class DynamicShapeError(TorchkilnError, ValueError):
+    """Forward contains an operation whose result size or control flow depends on data."""
+
+
+class CaptureError(TorchkilnError, RuntimeError):
+    """Forward cannot be recorded as one static graph, for another reason than dynamic shapes."""
+
+
+class LossError(TorchkilnError, ValueError):
+    """The loss to differentiate could not be told from the outputs."""
+
+
+class NoLossError(LossError):
+    """Forward computed no loss."""
+
+
+class MultipleLossesError(LossError):
+    """Forward computed several independent losses."""
+
+
+class OptimizerError(TorchkilnError, ValueError):
+    """The optimiser is not supported, or changed in a way that needs a new program."""
+
+
+class NonFiniteError(TorchkilnError, FloatingPointError):
+    """A loss or output is NaN or infinite while `check_finite` is on."""
+
+
+class NotCompiledError(TorchkilnError, RuntimeError):
+    """The program has no executable yet."""
+
+
+class CompileError(TorchkilnError, RuntimeError):
+    """Code generation or the C++ compiler failed."""
+
+
+class ExecutableError(TorchkilnError, RuntimeError):
+    """An exported or cached executable is damaged, foreign, or does not fit the module."""
+
+
+class WorkerError(TorchkilnError, RuntimeError):
+    """A data-loading process failed; the message carries its traceback."""

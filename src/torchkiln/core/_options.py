@@ -1,0 +1,306 @@
+"""`Options`: everything that shapes a program besides the module and the optimiser."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from torchkiln.core._errors import OptionsError
+
+E = TypeVar("E", bound=enum.Enum)
+
+
+class OutputMode(enum.Enum):
+    """Which micro-batches' outputs a call returns."""
+
+    DEFAULT = "default"  # ALL for inference, FINAL for training
+    ALL = "all"
+    SUM = "sum"
+    FINAL = "final"
+    EVERY_N = "every_n"
+
+
+class Reduction(enum.Enum):
+    """How gradients of accumulated micro-batches and replicas are combined."""
+
+    MEAN = "mean"
+    SUM = "sum"
+
+
+class Backend(enum.Enum):
+    """How a captured step is run."""
+
+    INDUCTOR = "inductor"  # native code, one executable file
+    CAPTURE = "capture"  # the static graph, operator by operator, nothing generated
+    EAGER = "eager"  # plain PyTorch with the same semantics, for debugging
+
+
+class Precision(enum.Enum):
+    """Arithmetic of matrix products and convolutions; parameters keep their own dtype."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class InputGrouping(enum.Enum):
+    """Which replicas share an input when `input_group_size` is larger than one."""
+
+    CONSECUTIVE = "consecutive"
+    ORTHOGONAL = "orthogonal"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Anchor:
+    """An internal tensor to keep after each call, under a name of the user's choice.
+
+    `tensor` is `Gradient___<parameter>`, `UpdatedVar___<parameter>` or `loss`.
+    """
+
+    tensor: str
+    output_mode: OutputMode | None = None
+    output_period: int = 1
+
+
+def _default_backend() -> Backend:
+    return _to_enum(Backend, os.environ.get("TORCHKILN_BACKEND", "inductor"), "TORCHKILN_BACKEND")
+
+
+def _default_cache_dir() -> Path | None:
+    path = os.environ.get("POPTORCH_CACHE_DIR", "")
+    return Path(path) if path else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a program consumes and returns per call, and how it is built.
+
+    A value: validated on construction, read-only, equal by content. Use `replace` to derive
+    another one, `to_dict`/`from_dict` (plain JSON/YAML types) to store it.
+
+    Args:
+        device_iterations: Weight updates (training) or batches (inference) per call.
+        gradient_accumulation: Micro-batches accumulated into one weight update.
+        replication_factor: Data-parallel copies; without a process group they are folded into
+            the accumulation loop with the same numerics.
+        input_group_size: Replicas that receive the same input.
+        input_grouping: Which replicas form such a group.
+        output_mode: Which micro-batches' outputs are returned.
+        output_period: Every how many iterations, for `OutputMode.EVERY_N`.
+        reduction: Mean or sum of the gradients over accumulation and replicas.
+        backend: `inductor`, `capture` or `eager`; the default is read from `TORCHKILN_BACKEND`.
+        precision: Autocast precision of the step; None computes in the parameters' own dtype.
+        device: Where the program runs; None takes the module's own device.
+        cache_dir: Directory of the executable cache; the default is read from
+            `POPTORCH_CACHE_DIR`, None disables it.
+        cache_limit_bytes: Oldest executables are dropped above this size.
+        random_seed: Seeds torch's generator when a program is built.
+        check_finite: Raise `NonFiniteError` when a loss or output is NaN or infinite.
+        show_progress: Draw the "Graph compilation" progress bar.
+        num_processes: Processes that share one dataset (data partition only).
+        process_id: This process' rank among them.
+        anchors: Internal tensors to keep after each call, by name.
+        recorded: Settings that were accepted but have no meaning on this device.
+    """
+
+    device_iterations: int = 1
+    gradient_accumulation: int = 1
+    replication_factor: int = 1
+    input_group_size: int = 1
+    input_grouping: InputGrouping = InputGrouping.CONSECUTIVE
+    output_mode: OutputMode = OutputMode.DEFAULT
+    output_period: int = 1
+    reduction: Reduction = Reduction.MEAN
+    backend: Backend = dataclasses.field(default_factory=_default_backend)
+    precision: Precision | None = None
+    device: str | None = None
+    cache_dir: Path | None = dataclasses.field(default_factory=_default_cache_dir)
+    cache_limit_bytes: int = 4 * 2**30
+    random_seed: int | None = None
+    check_finite: bool = False
+    show_progress: bool = True
+    num_processes: int = 1
+    process_id: int = 0
+    anchors: Mapping[str, Anchor] = dataclasses.field(default_factory=dict)
+    recorded: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, kind in _ENUMS.items():
+            value = getattr(self, name)
+            if value is not None or name != "precision":
+                object.__setattr__(self, name, _to_enum(kind, value, name))
+        if self.cache_dir is not None:
+            object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
+        for name in _COUNTS:
+            _require_count(name, getattr(self, name))
+        for name in ("check_finite", "show_progress"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionsError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.replication_factor % self.input_group_size:
+            raise OptionsError(
+                f"replication_factor {self.replication_factor} is not a multiple of "
+                f"input_group_size {self.input_group_size}; every group needs the same number of "
+                "replicas"
+            )
+        every_n = self.output_mode is OutputMode.EVERY_N
+        if every_n and self.device_iterations % self.output_period:
+            raise OptionsError(
+                f"output_period {self.output_period} does not divide device_iterations "
+                f"{self.device_iterations}; choose a period that does"
+            )
+        if self.random_seed is not None and not isinstance(self.random_seed, int):
+            raise OptionsError(f"random_seed must be an int or None, got {self.random_seed!r}")
+        if not (isinstance(self.process_id, int) and 0 <= self.process_id < self.num_processes):
+            raise OptionsError(
+                f"process_id {self.process_id!r} is outside 0..{self.num_processes - 1}; "
+                "set num_processes to the number of processes"
+            )
+
+    @property
+    def micro_batches_per_update(self) -> int:
+        """Forward and backward passes that share one weight update."""
+        return self.gradient_accumulation * self.replication_factor
+
+    @property
+    def combined_factor(self) -> int:
+        """Micro-batches that dim 0 of every input of a call holds."""
+        groups = self.replication_factor // self.input_group_size
+        return self.device_iterations * self.gradient_accumulation * groups
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with `changes` applied and validated."""
+        _require_known(changes)
+        return dataclasses.replace(self, **changes)
+
+    def enable_executable_caching(self, path: str | os.PathLike[str] | None) -> Self:
+        """Return a copy that keeps executables in `path`; None switches the cache off."""
+        return self.replace(cache_dir=None if path is None else Path(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options as plain JSON/YAML types; `from_dict` takes them back."""
+        return {
+            field.name: _to_plain(getattr(self, field.name)) for field in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build options from `to_dict`'s result or from a hand-written mapping."""
+        _require_known(values)
+        values = dict(values)
+        anchors = values.get("anchors") or {}
+        values["anchors"] = {
+            name: anchor if isinstance(anchor, Anchor) else _anchor_from_dict(name, anchor)
+            for name, anchor in anchors.items()
+        }
+        return cls(**values)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls.from_dict(json.loads(text))
+
+    def to_yaml(self) -> str:
+        import yaml
+
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        import yaml
+
+        values = yaml.safe_load(text)
+        if not isinstance(values, Mapping):
+            raise OptionsError(f"expected a YAML mapping of option names, got {values!r}")
+        return cls.from_dict(values)
+
+    def __str__(self) -> str:
+        """One line an option that differs from its default."""
+        default = Options()
+        changed = [
+            f"  {field.name}: {_to_plain(getattr(self, field.name))}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != getattr(default, field.name)
+        ]
+        return "Options\n" + "\n".join(changed) if changed else "Options (all defaults)"
+
+
+_ENUMS: dict[str, type[enum.Enum]] = {
+    "output_mode": OutputMode,
+    "reduction": Reduction,
+    "backend": Backend,
+    "precision": Precision,
+    "input_grouping": InputGrouping,
+}
+_COUNTS = (
+    "device_iterations",
+    "gradient_accumulation",
+    "replication_factor",
+    "input_group_size",
+    "output_period",
+    "num_processes",
+    "cache_limit_bytes",
+)
+
+
+def _require_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise OptionsError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _require_known(values: Mapping[str, Any]) -> None:
+    known = [field.name for field in dataclasses.fields(Options)]
+    for name in values:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known options: {', '.join(known)}"
+            raise OptionsError(f"unknown option {name!r}; {hint}")
+
+
+def _to_enum(kind: type[E], value: Any, name: str) -> E:
+    if isinstance(value, kind):
+        return value
+    try:
+        return kind(value.lower() if isinstance(value, str) else value)
+    except ValueError:
+        choices = ", ".join(repr(member.value) for member in kind)
+        raise OptionsError(f"{name} must be one of {choices}; got {value!r}") from None
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Anchor):
+        return {
+            "tensor": value.tensor,
+            "output_mode": _to_plain(value.output_mode),
+            "output_period": value.output_period,
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_to_plain(entry) for entry in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return repr(value)
+
+
+def _anchor_from_dict(name: str, values: Mapping[str, Any]) -> Anchor:
+    mode = values.get("output_mode")
+    return Anchor(
+        tensor=values["tensor"],
+        output_mode=None if mode is None else _to_enum(OutputMode, mode, f"anchors[{name!r}]"),
+        output_period=values.get("output_period", 1),
+    )
