@@ -1,5 +1,20 @@
 """Loading data for programs: nested structures, combined batches, asynchronous prefetch."""
 
+from torchkiln.data._errors import (
+    BatchSamplerError,
+    EmptyDatasetError,
+    LoaderError,
+    LoaderWarning,
+    PartitionError,
+    PrefetchError,
+    RebatchError,
+    TerminatedError,
+)
+from torchkiln.data._loader import DataLoader, LoaderMode
+from torchkiln.data._partition import PartitionSampler
+from torchkiln.data._prefetch import AsyncPrefetcher
+from torchkiln.data._prefetch_handle import StartMethod
+from torchkiln.data._regroup import rebatch
 from torchkiln.data._structure import (
     Container,
     concatenate,
@@ -11,6 +26,23 @@ from torchkiln.data._structure import (
 )
 
 __all__ = [
+    # loading
+    "AsyncPrefetcher",
+    "DataLoader",
+    "LoaderMode",
+    "PartitionSampler",
+    "StartMethod",
+    "rebatch",
+    # errors
+    "BatchSamplerError",
+    "EmptyDatasetError",
+    "LoaderError",
+    "LoaderWarning",
+    "PartitionError",
+    "PrefetchError",
+    "RebatchError",
+    "TerminatedError",
+    # nested structures
     "Container",
     "concatenate",
     "container_of",

@@ -1,0 +1,365 @@
+"""`DataLoader`: torch's loader with batches as large as one call of a program consumes."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import Any, Self
+
+import torch.utils.data
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
+
+from torchkiln.core import Options
+from torchkiln.data._errors import (
+    BatchSamplerError,
+    LoaderError,
+    LoaderWarning,
+    PartitionError,
+    RebatchError,
+)
+from torchkiln.data._partition import PartitionSampler
+from torchkiln.data._prefetch import AsyncPrefetcher
+from torchkiln.data._regroup import join_groups, rebatch
+
+
+class LoaderMode(enum.Enum):
+    """Where batches are made."""
+
+    SYNC = "sync"  # in this process (or torch's workers), while the program waits
+    ASYNC = "async"  # in a child process, while the program runs
+    ASYNC_REBATCHED = "async_rebatched"  # the same, from smaller pieces that workers load
+
+
+class DataLoader(torch.utils.data.DataLoader):
+    """Loads combined batches: `batch_size` elements for every micro-batch of a call.
+
+    Everything else is torch's `DataLoader`, with three other defaults: incomplete batches are
+    dropped (a compiled program has one batch size), workers persist, and with
+    `options.num_processes > 1` a map-style dataset is divided among the processes.
+
+    Args:
+        options: Of the program that consumes the batches.
+        dataset: Map-style or iterable.
+        batch_size: Elements in a micro-batch; None switches batching off.
+        shuffle: Draw a new order for each pass. One process: from torch's global generator or the
+            `generator` argument, as in torch. Several: a function of `options.random_seed` (which
+            is then required) and the epoch.
+        num_workers: torch's worker processes.
+        drop_last: Drop the incomplete last batch, or last group of a batch sampler's batches.
+        persistent_workers: Keep workers between passes; None keeps them if there are any.
+        auto_distributed_partitioning: Divide the dataset among `options.num_processes`.
+        mode: Load in this process, or ahead of time in a child process.
+        async_options: Arguments of `AsyncPrefetcher`; the asynchronous modes use them.
+        rebatched_worker_size: Elements that a worker loads at once under `ASYNC_REBATCHED`;
+            None loads whole combined batches.
+        batch_sampler: Yields the indices of each micro-batch; consecutive ones are concatenated
+            into a combined batch.
+        **kwargs: Other arguments of torch's `DataLoader`.
+
+    Raises:
+        BatchSamplerError: `batch_sampler` comes with `batch_size`, `shuffle`, or a partition.
+        PartitionError: The dataset cannot be divided among the processes.
+        RebatchError: `rebatched_worker_size` does not fit, or is given in the wrong place.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        dataset: Dataset[Any],
+        batch_size: int | None = 1,
+        *,
+        shuffle: bool | None = None,
+        num_workers: int = 0,
+        drop_last: bool = True,
+        persistent_workers: bool | None = None,
+        auto_distributed_partitioning: bool = True,
+        mode: LoaderMode | str = LoaderMode.SYNC,
+        async_options: Mapping[str, Any] | None = None,
+        rebatched_worker_size: int | None = None,
+        batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(options, Options):
+            raise TypeError(
+                f"options must be torchkiln.Options, got {type(options).__name__}; "
+                "DataLoader(options, dataset, ...)"
+            )
+        self._program_options = options
+        self._mode = _to_mode(mode)
+        self._prefetcher: AsyncPrefetcher | None = None
+        self._group_size = 1
+        self._drop_last_group = drop_last
+        self._rebatched_size: int | None = None
+
+        partition = auto_distributed_partitioning and options.num_processes > 1
+        if batch_sampler is not None:
+            _check_batch_sampler(batch_size, shuffle, partition)
+            self._group_size = options.combined_factor
+            _warn_about_groups(batch_sampler, self._group_size, drop_last)
+            drop_last = False  # what torch wants to see beside a batch sampler
+            combined_size = _times(getattr(batch_sampler, "batch_size", None), self._group_size)
+            torch_batch_size: int | None = 1
+        else:
+            _check_batch_size(batch_size)
+            combined_size = _times(batch_size, options.combined_factor)
+            torch_batch_size = combined_size
+        self._combined_batch_size = combined_size
+        if partition:
+            kwargs["sampler"] = _make_partition(
+                options, dataset, combined_size, shuffle, drop_last, kwargs.get("sampler")
+            )
+            shuffle = None
+
+        super().__init__(
+            dataset,
+            batch_size=torch_batch_size,
+            shuffle=shuffle,
+            num_workers=num_workers,
+            drop_last=drop_last,
+            persistent_workers=num_workers > 0
+            if persistent_workers is None
+            else persistent_workers,
+            batch_sampler=batch_sampler,
+            **kwargs,
+        )
+        self._warn_about_data()
+        if self._mode is not LoaderMode.SYNC:
+            source = self._make_source(rebatched_worker_size, batch_sampler is not None)
+            settings = _check_async_options(async_options)
+            self._prefetcher = AsyncPrefetcher(source, pin_memory=self.pin_memory, **settings)
+
+    @property
+    def options(self) -> Options:
+        return self._program_options
+
+    @property
+    def mode(self) -> LoaderMode:
+        return self._mode
+
+    @property
+    def combined_batch_size(self) -> int | None:
+        """Size of dim 0 of every batch; None without batching, or if a batch sampler hides it."""
+        return self._combined_batch_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the one that the next iterator yields; to resume a distributed run.
+
+        The order depends on it under a distributed shuffle, or if the sampler has a `set_epoch`.
+        """
+        if self._prefetcher is not None:
+            self._prefetcher.set_epoch(epoch)
+        else:
+            for sampler in (self.sampler, self.batch_sampler):
+                set_epoch = getattr(sampler, "set_epoch", None)
+                if set_epoch is not None:
+                    set_epoch(epoch)
+
+    def terminate(self) -> None:
+        """Stop the prefetching process, if there is one; the loader cannot be read any more."""
+        if self._prefetcher is not None:
+            self._prefetcher.terminate()
+
+    def __len__(self) -> int:
+        """Return the number of combined batches in a pass."""
+        length = super().__len__()
+        if self._group_size == 1:
+            return length
+        return (
+            length // self._group_size if self._drop_last_group else -(-length // self._group_size)
+        )
+
+    # torch promises its own iterator class here, whose methods are all private.
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self._prefetcher is not None:
+            return iter(self._prefetcher)
+        batches: Iterator[Any] = super().__iter__()
+        if self._group_size > 1:
+            batches = join_groups(batches, self._group_size, drop_last=self._drop_last_group)
+        if self._rebatched_size is not None:
+            batches = rebatch(batches, self._rebatched_size, drop_last=self._drop_last_group)
+        return batches
+
+    def _make_source(self, worker_size: int | None, has_batch_sampler: bool) -> Self:
+        """Return the synchronous loader that the child process reads.
+
+        A shallow copy, so that the prefetcher does not keep this loader alive (dropping the loader
+        must end the child).
+        """
+        source = copy.copy(self)
+        source._mode = LoaderMode.SYNC
+        # The copy makes batches in a process without an accelerator; this one pins them.
+        source.pin_memory = False
+        combined = self._combined_batch_size
+        if self._mode is LoaderMode.ASYNC_REBATCHED:
+            size = _check_worker_size(worker_size, combined, has_batch_sampler)
+            source._rebatched_size = combined
+            # torch guards these attributes against changes; the copy is not in use yet.
+            vars(source).update(
+                batch_size=size,
+                drop_last=False,
+                batch_sampler=BatchSampler(self.sampler, size, drop_last=False),
+            )
+        elif not (self._drop_last_group or has_batch_sampler or combined is None):
+            # Every worker of an iterable dataset ends with a remainder: only the last may show.
+            source._rebatched_size = combined
+        return source
+
+    def _warn_about_data(self) -> None:
+        iterable = isinstance(self.dataset, IterableDataset)
+        if iterable and self.num_workers > 1 and self.worker_init_fn is None:
+            warnings.warn(
+                f"each of the {self.num_workers} workers reads the whole iterable dataset, so "
+                "elements repeat; split them in the dataset with torch.utils.data."
+                "get_worker_info(), or pass a worker_init_fn that does",
+                LoaderWarning,
+                stacklevel=3,
+            )
+        if self.batch_size is None:
+            return
+        elements = _length(self.dataset if iterable else self.sampler)
+        if elements is None:
+            return
+        remainder = elements % self.batch_size
+        if self.drop_last and elements < self.batch_size:
+            warnings.warn(
+                f"the dataset has {elements} elements, fewer than the combined batch size "
+                f"{self.batch_size}, so there is no batch at all; lower batch_size or "
+                "options' device_iterations, gradient_accumulation or replication_factor",
+                LoaderWarning,
+                stacklevel=3,
+            )
+        elif remainder and not self.drop_last:
+            warnings.warn(
+                f"{elements} elements are not a multiple of the combined batch size "
+                f"{self.batch_size}: the last batch has {remainder}, which a compiled program "
+                "rejects; pad the dataset or use drop_last=True",
+                LoaderWarning,
+                stacklevel=3,
+            )
+
+
+def _to_mode(mode: LoaderMode | str) -> LoaderMode:
+    try:
+        return LoaderMode(mode)
+    except ValueError:
+        choices = ", ".join(repr(member.value) for member in LoaderMode)
+        raise LoaderError(f"mode must be one of {choices}; got {mode!r}") from None
+
+
+def _times(count: int | None, factor: int) -> int | None:
+    return None if count is None else count * factor
+
+
+def _length(sized: Any) -> int | None:
+    # IterableDataset may define __len__ and raise from it.
+    try:
+        return len(sized) if isinstance(sized, Sized) else None
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _check_batch_size(batch_size: Any) -> None:
+    valid = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0
+    if batch_size is not None and not valid:
+        raise LoaderError(
+            f"batch_size must be a positive int, or None for no batching; got {batch_size!r}"
+        )
+
+
+def _check_batch_sampler(batch_size: int | None, shuffle: bool | None, partition: bool) -> None:
+    if batch_size != 1 or shuffle:
+        raise BatchSamplerError(
+            "batch_sampler already decides the size and order of batches; leave out "
+            f"batch_size={batch_size!r} and shuffle={shuffle!r}"
+        )
+    if partition:
+        raise BatchSamplerError(
+            "a dataset read through a batch_sampler cannot be divided among processes "
+            "automatically; let the sampler yield this process' batches and pass "
+            "auto_distributed_partitioning=False"
+        )
+
+
+def _warn_about_groups(batch_sampler: Any, group_size: int, drop_last: bool) -> None:
+    if group_size == 1:
+        return
+    fate = "dropped" if drop_last else "concatenated into a smaller last batch"
+    length = _length(batch_sampler)
+    if length is None:
+        reason = "the batch sampler has no length"
+    elif length % group_size:
+        reason = f"the batch sampler yields {length} batches"
+    else:
+        return
+    warnings.warn(
+        f"{reason}, and {group_size} make a combined batch: those that do not fill one at the "
+        f"end are {fate}",
+        LoaderWarning,
+        stacklevel=4,
+    )
+
+
+def _make_partition(
+    options: Options,
+    dataset: Dataset[Any],
+    combined_size: int | None,
+    shuffle: bool | None,
+    drop_last: bool,
+    sampler: Any,
+) -> PartitionSampler:
+    remedy = "divide it yourself and pass auto_distributed_partitioning=False"
+    if isinstance(dataset, IterableDataset):
+        raise PartitionError(
+            f"an iterable dataset cannot be divided among {options.num_processes} processes "
+            f"automatically; {remedy}"
+        )
+    if combined_size is None:
+        raise PartitionError(
+            f"batch_size=None cannot be divided among {options.num_processes} processes; {remedy}"
+        )
+    if sampler is not None:
+        raise PartitionError(
+            f"sampler {sampler!r} already decides which elements are read; let it yield this "
+            "process' elements and pass auto_distributed_partitioning=False"
+        )
+    if shuffle and options.random_seed is None:
+        raise PartitionError(
+            "shuffle=True among several processes needs options.random_seed, the same in all of "
+            "them, so that they agree on one order"
+        )
+    if not isinstance(dataset, Sized):
+        raise PartitionError(f"{type(dataset).__name__} has no length; {remedy}")
+    return PartitionSampler(
+        len(dataset),
+        batch_size=combined_size,
+        num_processes=options.num_processes,
+        process_id=options.process_id,
+        drop_last=drop_last,
+        seed=options.random_seed if shuffle else None,
+    )
+
+
+def _check_worker_size(size: int | None, combined: int | None, has_batch_sampler: bool) -> int:
+    if combined is None or has_batch_sampler:
+        raise RebatchError(
+            "async_rebatched joins pieces into batches of one known size; it needs a batch_size "
+            "and no batch_sampler (use mode async)"
+        )
+    if size is None:
+        return combined
+    if not isinstance(size, int) or not 1 <= size <= combined:
+        raise RebatchError(
+            f"rebatched_worker_size {size!r} is outside 1..{combined}, the combined batch size"
+        )
+    return size
+
+
+def _check_async_options(async_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    if async_options and "rebatched_size" in async_options:
+        raise RebatchError(
+            "rebatched_size follows from the combined batch size; remove it from async_options "
+            "(rebatched_worker_size sets how much a worker loads at once)"
+        )
+    return dict(async_options or {})

@@ -1,0 +1,24 @@
+"""Operations that compilers do badly or a static graph cannot hold, each as a static one."""
+
+from torchkiln.ops._control import choose, repeat
+from torchkiln.ops._ctc import static_ctc_loss
+from torchkiln.ops._ctc_decoder import ctc_beam_search
+from torchkiln.ops._host import host_call, register_host_function
+from torchkiln.ops._points import farthest_points, nearest
+from torchkiln.ops._print import PrintFormat, print_tensor
+from torchkiln.ops._slices import dynamic_slice, dynamic_update
+
+__all__ = [
+    "PrintFormat",
+    "choose",
+    "ctc_beam_search",
+    "dynamic_slice",
+    "dynamic_update",
+    "farthest_points",
+    "host_call",
+    "nearest",
+    "print_tensor",
+    "register_host_function",
+    "repeat",
+    "static_ctc_loss",
+]

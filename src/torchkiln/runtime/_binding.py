@@ -1,0 +1,229 @@
+"""A module's tensors as a list: parameters, buffers and plain tensor attributes, by place.
+
+The program never copies weights. `Binding` remembers where each tensor lives, lets capture put
+stand-ins there for the time of one forward, and tells when the user replaced one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from torchkiln.core import CaptureError, ExecutableError
+from torchkiln.data import flatten, rebuild
+
+
+@dataclass(slots=True)
+class Place:
+    """One entry of a module's dictionary that holds a tensor."""
+
+    name: str
+    holder: dict[str, Any]
+    key: str
+
+
+@dataclass(slots=True)
+class Slot:
+    """One tensor and all the places that hold it (several for tied weights)."""
+
+    tensor: Tensor
+    places: list[Place]
+
+    @property
+    def name(self) -> str:
+        return self.places[0].name
+
+
+@dataclass(slots=True)
+class Binding:
+    """All tensors that forward can see through the module."""
+
+    module: nn.Module
+    parameters: list[Slot] = field(default_factory=list)
+    buffers: list[Slot] = field(default_factory=list)
+    attributes: list[Slot] = field(default_factory=list)
+    # Tensors inside lists, tuples and dicts: attribute place, its structure, slots of its tensors.
+    nested: list[tuple[Place, Any, list[Slot]]] = field(default_factory=list)
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [*self.parameters, *self.buffers, *self.attributes]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [slot.tensor for slot in self.slots]
+
+
+_UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
+_INTERNAL = ("_parameters", "_buffers", "_modules")
+
+
+def bind(module: nn.Module) -> Binding:
+    """Collect the module's tensors, each once.
+
+    Raises:
+        CaptureError: if two different tensors share memory, which an update in place would break.
+    """
+    binding = Binding(module)
+    seen: dict[int, Slot] = {}
+
+    def add(slots: list[Slot], tensor: Tensor, place: Place | None) -> Slot:
+        slot = seen.get(id(tensor))
+        if slot is None:
+            slot = seen[id(tensor)] = Slot(tensor, [])
+            slots.append(slot)
+        if place is not None:
+            slot.places.append(place)
+        return slot
+
+    for prefix, child in module.named_modules():
+        dot = f"{prefix}." if prefix else ""
+        for key, value in child._parameters.items():
+            if value is not None:
+                add(binding.parameters, value, Place(dot + key, child._parameters, key))
+        for key, value in child._buffers.items():
+            if value is not None:
+                add(binding.buffers, value, Place(dot + key, child._buffers, key))
+    for prefix, child in module.named_modules():
+        dot = f"{prefix}." if prefix else ""
+        for key, value in child.__dict__.items():
+            if key in _INTERNAL or "hooks" in key:
+                continue
+            place = Place(dot + key, child.__dict__, key)
+            if isinstance(value, Tensor):
+                add(binding.attributes, value, place)
+            elif isinstance(value, list | tuple | dict):
+                tensors, node = flatten(value, dot + key)
+                if tensors:
+                    slots = [add(binding.attributes, tensor, None) for tensor in tensors]
+                    for slot in slots:
+                        slot.places = slot.places or [Place(dot + key, {}, key)]
+                    binding.nested.append((place, node, slots))
+    _refuse_overlaps(binding)
+    return binding
+
+
+def _refuse_overlaps(binding: Binding) -> None:
+    owners: dict[int, Slot] = {}
+    for slot in [*binding.parameters, *binding.buffers]:
+        if slot.tensor.is_meta or isinstance(slot.tensor, _UNINITIALIZED):
+            continue
+        if slot.tensor.numel() == 0:
+            continue
+        pointer = slot.tensor.untyped_storage().data_ptr()
+        other = owners.setdefault(pointer, slot)
+        if other is not slot:
+            raise CaptureError(
+                f"{other.name!r} and {slot.name!r} are different tensors in the same memory; tie "
+                "them by assigning the same Parameter to both places"
+            )
+
+
+@contextlib.contextmanager
+def stand_ins(binding: Binding, tensors: list[Tensor]) -> Iterator[None]:
+    """Let forward see `tensors` in place of the module's own, in the order of `binding.slots`.
+
+    Afterwards every place holds its own tensor again, and attributes in which forward left a
+    recorded tensor get back their old value.
+    """
+    before = [(child, dict(child.__dict__)) for child in binding.module.modules()]
+    holders = {id(p.holder): p.holder for s in binding.slots for p in s.places}
+    contents = [(holder, dict(holder)) for holder in holders.values()]
+    replacement = {id(s): t for s, t in zip(binding.slots, tensors, strict=True)}
+    try:
+        for slot in binding.slots:
+            for place in slot.places:
+                if place.holder:
+                    place.holder[place.key] = replacement[id(slot)]
+        for place, node, slots in binding.nested:
+            place.holder[place.key] = rebuild(node, [replacement[id(slot)] for slot in slots])
+        yield
+    finally:
+        for holder, content in contents:
+            if not _is_module_dict(holder, before):
+                holder.clear()
+                holder.update(content)
+        for child, old in before:
+            _restore_attributes(child, old)
+
+
+def _is_module_dict(holder: dict[str, Any], before: list[tuple[nn.Module, dict[str, Any]]]) -> bool:
+    return any(holder is child.__dict__ for child, _ in before)
+
+
+def _restore_attributes(child: nn.Module, old: dict[str, Any]) -> None:
+    """Undo what capture left behind, but keep the user's own Python side effects."""
+    for key, value in list(child.__dict__.items()):
+        if key in _INTERNAL or value is old.get(key):
+            continue
+        holds_tensor = isinstance(value, Tensor) or (
+            isinstance(value, list | tuple | dict) and bool(flatten(value)[0])
+        )
+        if holds_tensor or isinstance(old.get(key), Tensor):
+            if key in old:
+                child.__dict__[key] = old[key]
+            else:
+                del child.__dict__[key]
+
+
+def current_buffers(binding: Binding) -> list[Tensor | None]:
+    """Return what each buffer's place holds now (None where it was removed)."""
+    return [slot.places[0].holder.get(slot.places[0].key) for slot in binding.buffers]
+
+
+def refresh(binding: Binding) -> bool:
+    """Notice tensors that the user replaced since; True if one was.
+
+    Raises:
+        ExecutableError: if a replacement has another shape, dtype, device or layout.
+    """
+    changed = False
+    for slot in binding.slots:
+        place = slot.places[0]
+        if not place.holder:
+            continue
+        now = place.holder.get(place.key)
+        if now is slot.tensor:
+            continue
+        if not isinstance(now, Tensor):
+            raise ExecutableError(
+                f"{slot.name!r} was removed from the module after compilation; call destroy() to "
+                "compile again"
+            )
+        slot.tensor = now
+        changed = True
+    return changed
+
+
+def metadata(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what native code takes for granted about a tensor."""
+    return (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+
+
+def initialize_lazy(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Give lazy layers their parameters by one ordinary forward on real data.
+
+    Buffers are put back afterwards, so running statistics do not count the batch twice.
+    """
+    lazy = [
+        tensor
+        for tensor in [*module.parameters(), *module.buffers()]
+        if isinstance(tensor, _UNINITIALIZED)
+    ]
+    if not lazy:
+        return
+    saved = [
+        (buffer, buffer.clone())
+        for buffer in module.buffers()
+        if not isinstance(buffer, _UNINITIALIZED)
+    ]
+    with torch.no_grad():
+        module(*args, **kwargs)
+        for buffer, value in saved:
+            buffer.copy_(value)

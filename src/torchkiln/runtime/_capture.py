@@ -1,0 +1,212 @@
+"""Recording a step: the user's forward runs once, on tensors that have shapes but no values."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torchkiln.data._structure import Node
+from torchkiln.runtime._dynamic import explain
+from torchkiln.runtime._entries import Entries
+from torchkiln.runtime._optimizers import OptimizerBinding
+from torchkiln.runtime._step import StepFunction
+
+aten = torch.ops.aten
+
+
+@dataclass(slots=True)
+class Entry:
+    """One recorded function of flat tensor inputs."""
+
+    graph: fx.GraphModule
+    inputs: list[Tensor]
+
+
+@dataclass(slots=True)
+class Captured:
+    """A whole step as static graphs, with what its caller must know."""
+
+    entries: dict[str, Entry]
+    node: Node
+    updated: list[str] = field(default_factory=list)
+    reassigned: list[str] = field(default_factory=list)
+    mutated_inputs: list[int] = field(default_factory=list)
+
+
+def capture(
+    step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
+) -> Captured:
+    """Record the step for a micro-batch like `batch`.
+
+    Raises:
+        DynamicShapeError: at the user's line, if something depends on values.
+        CaptureError, LossError: if forward cannot be a training step for another reason.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    own = [slot.tensor for slot in step.binding.parameters]
+    own += [slot.tensor.detach() for slot in [*step.binding.buffers, *step.binding.attributes]]
+    tensors: list[Tensor] = [mode.from_tensor(tensor) for tensor in own]
+    fake_batch: list[Tensor] = [mode.from_tensor(tensor.detach()) for tensor in batch]
+    versions = [tensor._version for tensor in [*tensors, *fake_batch]]
+    with _static_rules(step.binding.module), mode:
+        try:
+            if optimizer is None:
+                captured = _capture_inference(step, tensors, fake_batch)
+            elif step.options.micro_batches_per_update == 1:
+                captured = _capture_fused(step, tensors, fake_batch, optimizer)
+            else:
+                captured = _capture_split(step, tensors, fake_batch, optimizer)
+        except Exception as error:
+            explained = explain(error)
+            if explained is None:
+                raise
+            raise explained from error
+    changed = [
+        index
+        for index, tensor in enumerate([*tensors, *fake_batch])
+        if tensor._version != versions[index]
+    ]
+    _finish(captured, step, changed)
+    return captured
+
+
+def _capture_inference(step: StepFunction, tensors: list[Tensor], batch: list[Tensor]) -> Captured:
+    entry = _record(Entries(step, None).infer, [*tensors, *batch])
+    assert step.node is not None
+    return Captured({"infer": entry}, step.node)
+
+
+def _capture_fused(
+    step: StepFunction, tensors: list[Tensor], batch: list[Tensor], optimizer: OptimizerBinding
+) -> Captured:
+    entries = Entries(step, optimizer)
+    trainable = step.trainable(tensors)
+    state = _empty_state(optimizer, [trainable[position] for position in entries.members()])
+    flat_state = [tensor for own in state for tensor in own]
+    tables = _empty_tables(optimizer)
+    entry = _record(entries.step, [*tensors, *flat_state, *tables, *batch])
+    # A parameter that the loss does not reach has no optimiser state, as in torch.
+    unused: list[int] = []
+    start = len(tensors)
+    for member, own in enumerate(state):
+        if member not in entries.with_gradient:
+            unused.extend(range(start, start + len(own)))
+        start += len(own)
+    _drop_inputs(entry, unused)
+    return _training_result({"step": entry}, step, optimizer, entries)
+
+
+def _capture_split(
+    step: StepFunction, tensors: list[Tensor], batch: list[Tensor], optimizer: OptimizerBinding
+) -> Captured:
+    entries = Entries(step, optimizer)
+    trainable = step.trainable(tensors)
+    params = [trainable[position].detach() for position in entries.members()]
+    sums = [torch.empty_like(param) for param in params]
+    tables = _empty_tables(optimizer)
+    accumulate = _record(entries.accumulate, [*tensors, *sums, tables[-1], *batch])
+    used = sorted(entries.with_gradient)
+    _drop_inputs(
+        accumulate, [len(tensors) + m for m in range(len(sums)) if m not in entries.with_gradient]
+    )
+    chosen = optimizer.select([optimizer.names[member] for member in used])
+    updates = Entries(step, chosen)
+    updates.with_gradient.update(range(len(used)))
+    own = [params[member] for member in used]
+    state = [tensor for entry in _empty_state(chosen, own) for tensor in entry]
+    inputs = [*own, *(torch.empty_like(param) for param in own), *state, *tables]
+    update = _record(updates.update, inputs)
+    return _training_result({"accumulate": accumulate, "update": update}, step, optimizer, entries)
+
+
+def _training_result(
+    graphs: dict[str, Entry], step: StepFunction, optimizer: OptimizerBinding, entries: Entries
+) -> Captured:
+    assert step.node is not None
+    return Captured(graphs, step.node, [optimizer.names[m] for m in sorted(entries.with_gradient)])
+
+
+def _empty_state(optimizer: OptimizerBinding, params: list[Tensor]) -> list[list[Tensor]]:
+    return [
+        [torch.empty_like(param).detach() for _ in optimizer.rule(member).state_names]
+        for member, param in enumerate(params)
+    ]
+
+
+def _empty_tables(optimizer: OptimizerBinding) -> list[Tensor]:
+    return [
+        torch.empty(table.shape, dtype=table.dtype, device=table.device)
+        for table in optimizer.next_hyper(1)[0]
+    ]
+
+
+def _record(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Entry:
+    graph = make_fx(function, decomposition_table=_DECOMPOSITIONS)(*inputs)
+    # Flat tensors in and out: no tree handling in the generated code.
+    graph.graph.set_codegen(fx.graph.CodeGen())
+    graph.recompile()
+    return Entry(graph, [tensor.detach() for tensor in inputs])
+
+
+def _add_without_alpha(a: Any, b: Any, *, alpha: Any = 1) -> Any:
+    return NotImplemented if alpha == 1 else a + b * alpha
+
+
+def _add_in_place_without_alpha(a: Any, b: Any, *, alpha: Any = 1) -> Any:
+    return NotImplemented if alpha == 1 else a.add_(b * alpha)
+
+
+# Inductor (torch 2.13) fuses add(mm, p, alpha=a) into addmm and drops alpha: wrong numbers.
+_DECOMPOSITIONS = {
+    aten.add.Tensor: _add_without_alpha,
+    aten.add_.Tensor: _add_in_place_without_alpha,
+}
+
+
+def _drop_inputs(entry: Entry, positions: list[int]) -> None:
+    placeholders = [node for node in entry.graph.graph.nodes if node.op == "placeholder"]
+    for position in positions:
+        assert not placeholders[position].users
+        entry.graph.graph.erase_node(placeholders[position])
+    entry.inputs = [t for i, t in enumerate(entry.inputs) if i not in set(positions)]
+    entry.graph.recompile()
+
+
+def _finish(captured: Captured, step: StepFunction, changed: list[int]) -> None:
+    """Note inputs that forward writes to, and protect plain attributes from being written."""
+    captured.reassigned = step.reassigned
+    count = len(step.binding.slots)
+    first_attribute = count - len(step.binding.attributes)
+    captured.mutated_inputs = [index - count for index in changed if index >= count]
+    entry = next(iter(captured.entries.values()))
+    placeholders = [node for node in entry.graph.graph.nodes if node.op == "placeholder"]
+    for index in changed:
+        if first_attribute <= index < count:
+            # A plain attribute is a constant of the program: work on a copy.
+            node = placeholders[index]
+            with entry.graph.graph.inserting_after(node):
+                copied = entry.graph.graph.call_function(aten.clone.default, (node,))
+            copied.meta = dict(node.meta)
+            node.replace_all_uses_with(copied, delete_user_cb=lambda user, c=copied: user is not c)
+    entry.graph.recompile()
+
+
+@contextlib.contextmanager
+def _static_rules(module: nn.Module) -> Iterator[None]:
+    """Switch on what makes libraries refuse, rather than guess, sizes that depend on data."""
+    with contextlib.ExitStack() as stack:
+        if any(isinstance(child, nn.RNNBase) for child in module.modules()):
+            # mkldnn's fused recurrent kernel has no form that AOTInductor can call.
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        experimental = sys.modules.get("torch_geometric.experimental")
+        if experimental is not None:
+            stack.enter_context(experimental.experimental_mode("disable_dynamic_shapes"))
+        yield

@@ -1,0 +1,198 @@
+"""Explaining what cannot be static: the user's line, why, and the rewrite."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+
+from torchkiln.core import CaptureError, DynamicShapeError, TorchkilnError
+
+_TORCHKILN = Path(__file__).resolve().parents[1]
+_LIBRARIES = tuple(
+    str(path)
+    for path in {
+        Path(torch.__file__).parent,
+        _TORCHKILN,
+        _TORCHKILN.parent / "poptorch",
+        _TORCHKILN.parent / "poptorch_geometric",
+        Path(sysconfig.get_paths()["stdlib"]),
+        Path(sysconfig.get_paths()["purelib"]),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Why an operation is dynamic, and what to write instead."""
+
+    why: str
+    rewrite: str
+
+
+_POOLING = Remedy(
+    "pooling counts the graphs of the batch by reading its values",
+    "pass the number of graphs, padding included: global_mean_pool(x, batch, size=batch_size)",
+)
+_SELF_LOOPS = Remedy(
+    "the layer adds self-loops only to nodes that lack one, so the number of edges depends on data",
+    "build the layer with add_self_loops=False and add the loops to the data with "
+    "torch_geometric.transforms.AddSelfLoops()",
+)
+_BOOLEAN = Remedy(
+    "the number of selected rows depends on the values of the mask",
+    "keep every row and switch off the unwanted ones: y = torch.where(mask, y, -100) with the "
+    "loss' ignore_index, or multiply by the mask and divide by mask.sum()",
+)
+_ITEM = Remedy(
+    "a tensor's value becomes a Python number while the program has shapes but no values",
+    "keep it a tensor (use torch ops on it, return it as an output), or pass the number to forward",
+)
+_BRANCH = Remedy(
+    "Python decides by a tensor's value, and a static program takes one path only",
+    "compute both sides and choose with torch.where(condition, a, b), or decide before the call",
+)
+
+# Functions of PyG, recognised by name in the traceback, tell more than the operator inside them.
+_BY_FUNCTION = {
+    "add_remaining_self_loops": _SELF_LOOPS,
+    "add_self_loops": _SELF_LOOPS,
+    "remove_self_loops": _SELF_LOOPS,
+    "gcn_norm": _SELF_LOOPS,
+    "global_add_pool": _POOLING,
+    "global_mean_pool": _POOLING,
+    "global_max_pool": _POOLING,
+    "to_dense_batch": Remedy(
+        "the dense size is that of the largest graph in the batch",
+        "pass batch_size= and max_num_nodes= to to_dense_batch",
+    ),
+    "maybe_num_nodes": Remedy(
+        "the number of nodes is read from edge_index",
+        "pass num_nodes= (or dim_size=) explicitly",
+    ),
+}
+_BY_OPERATOR = {
+    "nonzero": Remedy(
+        "the number of non-zero entries depends on the values",
+        "use torch.where(condition, a, b), or torch.nonzero_static(x, size=n) with a fixed size",
+    ),
+    "masked_select": _BOOLEAN,
+    "index": _BOOLEAN,
+    "unique": Remedy(
+        "the number of distinct values depends on the data",
+        "compute it in a dataset transform, or use a one-hot / scatter form of fixed size",
+    ),
+    "repeat_interleave": Remedy(
+        "the length of the result is the sum of the repeats",
+        "pass output_size= to torch.repeat_interleave",
+    ),
+    "bincount": Remedy(
+        "the number of bins is the largest value",
+        "use torch.zeros(n).index_add_(0, x, ones) with a fixed number of bins",
+    ),
+}
+_BY_SOURCE = (
+    (re.compile(r"\.tolist\("), _ITEM),
+    (re.compile(r"\.item\("), _ITEM),
+    (re.compile(r"^\s*(if|elif|while|assert)\b|\bif\b.*\belse\b|\b(and|or|not)\b"), _BRANCH),
+    (re.compile(r"\bunique"), _BY_OPERATOR["unique"]),
+    (re.compile(r"\bnonzero\b|\bargwhere\b"), _BY_OPERATOR["nonzero"]),
+)
+_DEFAULT = Remedy(
+    "the size of a result, or a Python decision, depends on the values of tensors",
+    "rewrite it with operations of fixed size (torch.where, masks, explicit sizes)",
+)
+
+
+def explain(error: BaseException) -> TorchkilnError | None:
+    """Return the error to raise for a failed capture; None if it is the user's own exception."""
+    text = str(error)
+    disabled = isinstance(error, ValueError) and "Dynamic shapes disabled" in text
+    if isinstance(error, DynamicOutputShapeException | DataDependentOutputException) or disabled:
+        return _dynamic(error)
+    if isinstance(error, RuntimeError) and (
+        ".numpy() is not supported for tensor subclasses" in text
+        or ".tolist() is not supported for tensor subclasses" in text
+    ):
+        return _dynamic(error)
+    if isinstance(error, torch._subclasses.fake_tensor.UnsupportedOperatorException):
+        return CaptureError(
+            f"operator {error.func} has no implementation for tensors without values"
+            f"{_where(error.__traceback__)}\n  rewrite: register a fake implementation with "
+            "torch.library.register_fake"
+        )
+    return None
+
+
+def _dynamic(error: BaseException) -> DynamicShapeError:
+    frames = _frames(error.__traceback__)
+    source = _user_source(frames)
+    remedy = _choose(error, frames, source)
+    detail = str(error) if "Dynamic shapes disabled" in str(error) else ""
+    heading = detail or "Dynamic shapes disabled: this operation cannot be part of a static program"
+    return DynamicShapeError(
+        f"{heading}{_where(error.__traceback__)}\n  why: {remedy.why}\n  rewrite: {remedy.rewrite}"
+    )
+
+
+def _choose(error: BaseException, frames: list[tuple[FrameType, int]], source: str) -> Remedy:
+    for frame, _ in reversed(frames):
+        remedy = _BY_FUNCTION.get(frame.f_code.co_name)
+        if remedy is not None and not _is_user(frame):
+            return remedy
+    if "Dynamic shapes disabled" in str(error):
+        # PyG's own check: some size argument of the layer or function in the user's line.
+        return Remedy(
+            "PyG would read a size from the data",
+            "pass it explicitly (size=, dim_size=, batch_size= or num_nodes=)",
+        )
+    operator = getattr(getattr(error, "func", None), "_schema", None)
+    name = operator.name.removeprefix("aten::").lstrip("_") if operator is not None else ""
+    if name != "local_scalar_dense":
+        for key, remedy in _BY_OPERATOR.items():
+            if name.startswith(key):
+                if key == "nonzero" and re.search(r"\[[^\]]", source) and "nonzero" not in source:
+                    return _BOOLEAN
+                return remedy
+    for pattern, remedy in _BY_SOURCE:
+        if pattern.search(source):
+            return remedy
+    return _ITEM if name == "local_scalar_dense" else _DEFAULT
+
+
+def _frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
+    return list(traceback.walk_tb(trace))
+
+
+def _is_user(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    if name.startswith("<") and not name.startswith("<ipython"):
+        return name in ("<stdin>", "<string>")
+    return not name.startswith(_LIBRARIES)
+
+
+def _user_source(frames: list[tuple[FrameType, int]]) -> str:
+    for frame, line in reversed(frames):
+        if _is_user(frame):
+            return linecache.getline(frame.f_code.co_filename, line).strip()
+    return ""
+
+
+def _where(trace: TracebackType | None) -> str:
+    """Return the innermost line of the user's own code, as Python would print it."""
+    for frame, line in reversed(_frames(trace)):
+        if _is_user(frame):
+            code = frame.f_code
+            source = linecache.getline(code.co_filename, line).strip()
+            return f'\n  File "{code.co_filename}", line {line}, in {code.co_name}\n    {source}'
+    return ""

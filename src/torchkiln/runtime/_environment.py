@@ -1,0 +1,61 @@
+"""Everything about this machine and process that native code may depend on."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import torchkiln
+
+
+@functools.cache
+def _cpu_features() -> str:
+    """Return a digest of the instruction sets: code for one CPU may not run on another."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    flags = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(flags.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _own_sources() -> str:
+    """Return a digest of the runtime's own code, so that a development version never mixes."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(torchkiln.__file__).parent.rglob("*.py")):
+        if path.parent.name in ("runtime", "ops", "data"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Return versions, hardware and process-wide settings as plain values."""
+    values: dict[str, Any] = {
+        "torchkiln": torchkiln.__version__,
+        "sources": _own_sources(),
+        "torch": torch.__version__,
+        "python": sys.version_info[:3],
+        "platform": platform.platform(),
+        "cpu": _cpu_features(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        # Inductor writes the number of threads into the code it generates.
+        "threads": torch.get_num_threads(),
+        "default_dtype": str(torch.get_default_dtype()),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "mkldnn": torch.backends.mkldnn.enabled,
+        "autocast": [torch.is_autocast_enabled(device.type), str(torch.get_autocast_dtype("cpu"))],
+        "compiler": os.environ.get("CXX", ""),
+        "device": device.type,
+    }
+    if device.type == "cuda":
+        values["cuda"] = [torch.version.cuda, torch.cuda.get_device_capability(device)]
+    return values

@@ -1,0 +1,80 @@
+"""What runs a step: native code, a static graph, or plain PyTorch, behind one `run`."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, fx
+
+from torchkiln.core import ExecutableError
+from torchkiln.data._structure import Node
+from torchkiln.runtime._entries import Entries
+
+Run = Callable[[list[Tensor]], list[Tensor]]
+
+
+class Executable(abc.ABC):
+    """Entry points by name; inputs are changed in place, outputs are new tensors."""
+
+    @abc.abstractmethod
+    def entry(self, name: str) -> Run:
+        """Return the function of one entry point."""
+
+
+class NativeExecutable(Executable):
+    """A package file, loaded. The file is native code: it is executed, so it must be trusted."""
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self._path = path
+        self._index = -1 if device.type == "cpu" else (device.index or 0)
+        # The operators that a package may call by name are registered by this import.
+        import torchkiln.ops  # noqa: F401
+
+    def entry(self, name: str) -> Run:
+        try:
+            loader = torch._C._aoti.AOTIModelPackageLoader(
+                str(self._path), name, True, 1, self._index
+            )
+        except RuntimeError as error:
+            raise ExecutableError(
+                f"{self._path} cannot be loaded ({error}); delete it and compile again"
+            ) from error
+        run: Run = loader.run
+        return run
+
+
+class GraphExecutable(Executable):
+    """The captured graphs, run operator by operator."""
+
+    def __init__(self, graphs: dict[str, fx.GraphModule]) -> None:
+        self._graphs = graphs
+
+    def entry(self, name: str) -> Run:
+        graph = self._graphs[name]
+
+        def run(inputs: list[Tensor]) -> list[Tensor]:
+            with torch.no_grad():
+                outputs: list[Tensor] = graph(*inputs)
+            return outputs
+
+        return run
+
+
+class EagerExecutable(Executable):
+    """The step function itself, on real tensors."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+
+    @property
+    def node(self) -> Node:
+        """The structure that forward returned last: nothing was recorded ahead of it."""
+        assert self._entries.node is not None
+        return self._entries.node
+
+    def entry(self, name: str) -> Run:
+        function = getattr(self._entries, name)
+        return lambda inputs: function(*inputs)

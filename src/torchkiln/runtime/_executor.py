@@ -1,0 +1,260 @@
+"""The loop around an executable: iterations, accumulation, replicas, outputs.
+
+Nothing here is done per parameter: lists of tensors are put together once and reused.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchkiln.core import (
+    ExecutableError,
+    InputGrouping,
+    OptimizerError,
+    Options,
+    OutputMode,
+)
+from torchkiln.data._structure import Node
+from torchkiln.runtime._binding import Binding, metadata, refresh
+from torchkiln.runtime._builder import Built
+from torchkiln.runtime._executable import EagerExecutable
+from torchkiln.runtime._optimizers import Hyper, OptimizerBinding, Recipe
+from torchkiln.runtime._outputs import OutputCollector
+from torchkiln.runtime._signature import Signature
+
+
+class Executor:
+    """Runs one program."""
+
+    def __init__(
+        self,
+        binding: Binding,
+        options: Options,
+        signature: Signature,
+        built: Built,
+        optimizer: OptimizerBinding | None,
+    ) -> None:
+        self._binding = binding
+        self._options = options
+        self._signature = signature
+        self._built = built
+        self.optimizer = optimizer
+        self._runs = {name: built.executable.entry(name) for name in built.metadata.entries}
+        self._tensors = binding.tensors
+        self._forms = [metadata(tensor) for tensor in self._tensors]
+        self._pointers = [tensor.data_ptr() for tensor in self._tensors]
+        self._constants = [slot.tensor.detach().clone() for slot in binding.attributes]
+        self._use_constants()
+        params = optimizer.params if optimizer is not None and self._accumulates else []
+        self._sums = [torch.zeros_like(param) for param in params]
+        self._order = self._slice_order()
+        self._anchors: dict[str, Tensor] = {}
+        self._clock: list[tuple[float, float]] = []
+        self._moved: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def device(self) -> torch.device:
+        return self._tensors[0].device if self._tensors else torch.device("cpu")
+
+    @property
+    def _accumulates(self) -> bool:
+        return "accumulate" in self._built.metadata.entries
+
+    def _use_constants(self) -> None:
+        """Plain tensor attributes are constants: what they were at compile time, every call."""
+        start = len(self._tensors) - len(self._constants)
+        eager = isinstance(self._built.executable, EagerExecutable)
+        self._tensors[start:] = [t.clone() for t in self._constants] if eager else self._constants
+
+    def _slice_order(self) -> list[int]:
+        """Return, for each micro-batch in order, which slice of the inputs it consumes."""
+        options = self._options
+        size = options.input_group_size
+        groups = options.replication_factor // size
+        steps = options.device_iterations * options.gradient_accumulation
+        consecutive = options.input_grouping is InputGrouping.CONSECUTIVE
+        return [
+            step * groups + (replica // size if consecutive else replica % groups)
+            for step in range(steps)
+            for replica in range(options.replication_factor)
+        ]
+
+    def run(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Consume one combined batch and return the outputs by output mode."""
+        begin = time.perf_counter()
+        self._refresh_module()
+        if self.optimizer is not None and self.optimizer.stale:
+            self.optimizer.adopt()
+        slices = self._signature.micro_batches(tensors)
+        self._clock.clear()
+        self._moved = (begin, time.perf_counter())
+        if self._constants:
+            self._use_constants()
+        collectors = self._collectors()
+        if self.optimizer is None:
+            for index in self._order:
+                self._add(collectors, self._timed("infer", [*self._tensors, *slices[index]]))
+        else:
+            self._train(collectors, slices)
+        self._anchors = {name: c.result()[0] for name, c in collectors.items() if name}
+        return collectors[""].result()
+
+    @property
+    def output_node(self) -> Node:
+        """The structure of the outputs."""
+        executable = self._built.executable
+        if isinstance(executable, EagerExecutable):
+            return executable.node
+        return self._built.metadata.node
+
+    def _train(self, collectors: dict[str, OutputCollector], slices: list[Any]) -> None:
+        optimizer = self.optimizer
+        assert optimizer is not None
+        iterations = self._options.device_iterations
+        per_update = self._options.micro_batches_per_update
+        hyper = optimizer.next_hyper(iterations)
+        state = optimizer.state_tensors
+        for iteration in range(iterations):
+            tables = hyper[iteration]
+            chosen = self._order[iteration * per_update : (iteration + 1) * per_update]
+            if not self._accumulates:
+                inputs = [*self._tensors, *state, *tables, *slices[chosen[0]]]
+                self._add(collectors, self._timed("step", inputs))
+            else:
+                for index in chosen:
+                    inputs = [*self._tensors, *self._sums, tables[-1], *slices[index]]
+                    self._add(collectors, self._timed("accumulate", inputs))
+                self._runs["update"]([*optimizer.params, *self._sums, *state, *tables])
+            optimizer.advance(1)
+            self._add_updated(collectors)
+
+    def _timed(self, entry: str, inputs: list[Tensor]) -> list[Tensor]:
+        start = time.perf_counter()
+        outputs = self._runs[entry](inputs)
+        self._clock.append((start, time.perf_counter()))
+        return outputs
+
+    # -- outputs and anchors ----------------------------------------------------------------
+
+    def _collectors(self) -> dict[str, OutputCollector]:
+        """Return the collector of the outputs (under "") and one per anchor."""
+        options, training = self._options, self.optimizer is not None
+        result = {
+            "": OutputCollector(options, options.output_mode, options.output_period, training)
+        }
+        for name, anchor in options.anchors.items():
+            mode = anchor.output_mode or options.output_mode
+            period = anchor.output_period if anchor.output_mode else options.output_period
+            per_update = anchor.tensor.startswith("UpdatedVar___")
+            shape = (
+                options.replace(gradient_accumulation=1, replication_factor=1, input_group_size=1)
+                if per_update
+                else options
+            )
+            result[name] = OutputCollector(shape, mode, period, training)
+        return result
+
+    def _add(self, collectors: dict[str, OutputCollector], outputs: list[Tensor]) -> None:
+        extra = [
+            name
+            for name, anchor in self._options.anchors.items()
+            if anchor.tensor == "loss" or anchor.tensor.startswith("Gradient___")
+        ]
+        count = len(outputs) - len(extra)
+        collectors[""].add(outputs[:count])
+        for name, value in zip(extra, outputs[count:], strict=True):
+            collectors[name].add([value])
+
+    def _add_updated(self, collectors: dict[str, OutputCollector]) -> None:
+        for name, anchor in self._options.anchors.items():
+            if anchor.tensor.startswith("UpdatedVar___"):
+                collectors[name].add([self._parameter(anchor.tensor.removeprefix("UpdatedVar___"))])
+
+    def _parameter(self, name: str) -> Tensor:
+        for slot in self._binding.parameters:
+            if any(place.name == name for place in slot.places):
+                return slot.tensor.detach().clone()
+        raise ExecutableError(f"the module has no parameter {name!r} to anchor")
+
+    def anchored(self, name: str) -> Tensor:
+        return self._anchors[name]
+
+    def perf_counters(self) -> dict[str, list[list[float]]]:
+        """Return clock times per tensor and micro-batch; inputs are there when a call begins."""
+        starts = [start for start, _ in self._clock]
+        ends = [end for _, end in self._clock]
+        kept = ends if self._options.output_mode is OutputMode.ALL else ends[-1:]
+        num_inputs = max(1, len(self._signature.forms))
+        return {
+            "input": [list(starts) for _ in range(num_inputs)],
+            "input_complete": [list(starts) for _ in range(num_inputs)],
+            "output": [list(kept)],
+            "output_complete": [list(kept)],
+        }
+
+    # -- state ------------------------------------------------------------------------------
+
+    def _refresh_module(self) -> None:
+        """Follow weights that the user replaced; refuse what native code could not read."""
+        replaced = refresh(self._binding)
+        count = len(self._tensors) - len(self._binding.attributes)
+        if replaced:
+            self._tensors[:count] = self._binding.tensors[:count]
+            self._rebind_parameters()
+        pointers = [tensor.data_ptr() for tensor in self._tensors]
+        if not replaced and pointers == self._pointers:
+            return
+        for slot, tensor, form in zip(self._binding.slots, self._tensors, self._forms, strict=True):
+            if metadata(tensor) != form:
+                raise ExecutableError(
+                    f"{slot.name!r} changed from {form} to {metadata(tensor)} after compilation; "
+                    "call destroy() on the program to compile again"
+                )
+        self._pointers = pointers
+
+    def _rebind_parameters(self) -> None:
+        if self.optimizer is None:
+            return
+        by_name = {slot.name: slot.tensor for slot in self._binding.parameters}
+        self.optimizer.params = [by_name[name] for name in self.optimizer.names]
+        self.optimizer.publish()
+
+    def set_hyper(self, hyper: Hyper | None) -> None:
+        if self.optimizer is not None and hyper is not None:
+            self.optimizer.hyper = hyper
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Raise `OptimizerError` if the compiled update could not stand for `recipe`."""
+        assert self.optimizer is not None
+        mine = self.optimizer.recipe
+        if recipe.kind != mine.kind:
+            raise OptimizerError(
+                f"the program was compiled for {mine.kind}, got {recipe.kind}; create a new "
+                "program, or destroy() this one first"
+            )
+        if len(recipe.rules) != len(mine.rules):
+            raise OptimizerError(
+                f"the program was compiled for {len(mine.rules)} parameter groups, got "
+                f"{len(recipe.rules)}; create a new program, or destroy() this one first"
+            )
+        if recipe != mine:
+            raise OptimizerError(
+                f"the structure of the optimiser changed ({mine} -> {recipe}); numbers may change "
+                "without recompiling, switching momentum, clipping or loss scaling on or off may "
+                "not: create a new program, or destroy() this one first"
+            )
+
+    def move_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let another optimiser object own the state."""
+        bound = self.optimizer
+        assert bound is not None
+        has_own = any(optimizer.state.get(param) for param in bound.params)
+        bound.optimizer = optimizer
+        if has_own:
+            bound.adopt()
+        elif bound.published:
+            bound.publish()

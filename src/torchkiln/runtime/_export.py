@@ -1,0 +1,205 @@
+"""A compiled program as one file: a zip of JSON, safetensors and the native package.
+
+Everything but `executable.pt2` is plain data that `unzip` and safetensors show without Torchkiln.
+The executable is native code: load only files that you trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from torchkiln.core import ExecutableError, NotCompiledError, Options, atomic_path
+from torchkiln.runtime._binding import bind
+from torchkiln.runtime._environment import describe_environment
+from torchkiln.runtime._executable import NativeExecutable
+from torchkiln.runtime._metadata import ProgramMetadata
+
+if TYPE_CHECKING:
+    from torchkiln.runtime._program import Program
+
+_FORMAT = 1
+
+
+def export_program(program: Program, path: Path) -> None:
+    """Write `program` to `path` in one step.
+
+    Raises:
+        NotCompiledError: if there is nothing to export yet.
+        ExecutableError: if the backend makes no native code, or the outputs are custom objects.
+    """
+    if not program.is_compiled:
+        raise NotCompiledError("Model has not been compiled; call compile(...) before export()")
+    package = program.executable_path
+    if package is None:
+        raise ExecutableError(
+            f"backend {program.options.backend.value!r} makes no executable file; export a program "
+            "built with backend='inductor'"
+        )
+    described = program.metadata.to_json()
+    if described is None:
+        raise ExecutableError(
+            "forward returns objects that JSON cannot describe; return tensors in tuples, lists "
+            "or dicts to export the program"
+        )
+    weights = {slot.name: slot.tensor for slot in bind(program.module).slots}
+    parts = {
+        "executable.pt2": package.read_bytes(),
+        "weights.safetensors": _pack(weights),
+        "optimizer.safetensors": _pack(_optimizer_tensors(program)),
+        "rng_state.safetensors": _pack({"rng_state": program.rng_state}),
+    }
+    header = {
+        "format": _FORMAT,
+        "training": program.training,
+        "options": program.options.to_dict(),
+        "environment": describe_environment(_device(program.module)),
+        "program": described,
+        "signature": program.describe_signature(),
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in parts.items()},
+    }
+    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr("program.json", json.dumps(header, indent=2))
+        for name, data in parts.items():
+            archive.writestr(name, data)
+
+
+def load_program(
+    path: str | Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    options: Options | None = None,
+) -> Program:
+    """Return the program exported to `path`, with its weights loaded into `module`.
+
+    Nothing is traced or compiled. The file holds native code, which is executed: load only files
+    that you trust.
+
+    Args:
+        path: What `Program.export` wrote.
+        module: A module of the same architecture; its tensors take the stored values.
+        optimizer: For a training program: an optimiser of the same kind over the module's
+            parameters; it takes the stored state.
+        options: Replaces the stored options; what shapes the program must stay the same.
+
+    Raises:
+        ExecutableError: if the file is damaged, from another version, or does not fit the module.
+    """
+    from torchkiln.runtime._program import Program
+
+    header, parts = _read(Path(path))
+    _check_environment(header, module)
+    training = bool(header["training"])
+    if training and optimizer is None:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    program = Program(
+        module,
+        options or Options.from_dict({**header["options"], "cache_dir": None}),
+        optimizer if training else None,
+        training=training,
+    )
+    _load_weights(module, load_tensors(parts["weights.safetensors"]), Path(path))
+    if optimizer is not None and training:
+        _load_optimizer(program, optimizer, load_tensors(parts["optimizer.safetensors"]))
+    workspace = tempfile.TemporaryDirectory(prefix="torchkiln-")
+    package = Path(workspace.name) / "program.pt2"
+    package.write_bytes(parts["executable.pt2"])
+    program.adopt_executable(
+        NativeExecutable(package, _device(module)),
+        ProgramMetadata.from_json(header["program"]),
+        header["signature"],
+        package,
+        workspace,
+    )
+    program.rng_state = load_tensors(parts["rng_state.safetensors"])["rng_state"]
+    return program
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
+
+
+def _pack(tensors: dict[str, Tensor]) -> bytes:
+    return save_tensors(
+        {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    )
+
+
+def _optimizer_tensors(program: Program) -> dict[str, Tensor]:
+    if program.optimizer is None:
+        return {}
+    names = {id(slot.tensor): slot.name for slot in bind(program.module).parameters}
+    return {
+        f"{names[id(param)]}/{key}": value
+        for param, state in program.optimizer.state.items()
+        for key, value in state.items()
+        if isinstance(value, Tensor) and id(param) in names
+    }
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header: dict[str, Any] = json.loads(archive.read("program.json"))
+            parts = {name: archive.read(name) for name in header["sha256"]}
+    except FileNotFoundError:
+        raise ExecutableError(f"{path} does not exist; export() writes such files") from None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ExecutableError(
+            f"{path} is not an exported program, or is damaged ({error}); export it again"
+        ) from error
+    if header.get("format") != _FORMAT:
+        raise ExecutableError(
+            f"{path} has format {header.get('format')!r}, this version reads {_FORMAT}; export "
+            "it again"
+        )
+    for name, data in parts.items():
+        if hashlib.sha256(data).hexdigest() != header["sha256"][name]:
+            raise ExecutableError(f"{name} in {path} is damaged (wrong checksum); export it again")
+    return header, parts
+
+
+def _check_environment(header: dict[str, Any], module: nn.Module) -> None:
+    here = json.loads(json.dumps(describe_environment(_device(module))))
+    there = header["environment"]
+    for key in ("torch", "cpu", "device", "capability"):
+        if here[key] != there.get(key):
+            raise ExecutableError(
+                f"the program was exported with {key} {there.get(key)!r}, here it is "
+                f"{here[key]!r}; native code does not move between them: compile again"
+            )
+
+
+def _load_weights(module: nn.Module, stored: dict[str, Tensor], path: Path) -> None:
+    slots = {slot.name: slot.tensor for slot in bind(module).slots}
+    if set(slots) != set(stored):
+        raise ExecutableError(
+            f"{path} holds {sorted(stored)}, the module has {sorted(slots)}; pass a module of the "
+            "same architecture"
+        )
+    with torch.no_grad():
+        for name, tensor in slots.items():
+            if tensor.shape != stored[name].shape or tensor.dtype != stored[name].dtype:
+                raise ExecutableError(
+                    f"{name!r} is {tuple(stored[name].shape)} {stored[name].dtype} in {path}, but "
+                    f"{tuple(tensor.shape)} {tensor.dtype} in the module"
+                )
+            tensor.copy_(stored[name])
+
+
+def _load_optimizer(
+    program: Program, optimizer: torch.optim.Optimizer, stored: dict[str, Tensor]
+) -> None:
+    by_name = {slot.name: slot.tensor for slot in bind(program.module).parameters}
+    for key, value in stored.items():
+        name, _, field = key.rpartition("/")
+        optimizer.state[by_name[name]][field] = value

@@ -1,0 +1,95 @@
+"""From static graphs to native code: one package file with all entry points of a program."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from torchkiln.core import CompileError
+from torchkiln.runtime._capture import Captured, Entry
+from torchkiln.runtime._progress import CompileProgress
+
+aten = torch.ops.aten
+
+
+def build_package(
+    captured: Captured, path: Path, module: nn.Module, progress: CompileProgress
+) -> None:
+    """Compile every entry of the program and write them as one package.
+
+    Raises:
+        CompileError: if code generation or the C++ compiler fails.
+    """
+    from torch._inductor import aot_compile
+    from torch._inductor.package.package import package_aoti
+
+    files: dict[str, Any] = {}
+    share = 1.0 / len(captured.entries)
+    for name, entry in captured.entries.items():
+        progress.start_entry(name, share)
+        graph, inputs = _prepare(entry)
+        try:
+            with _build_rules(module), progress.watch_compiler():
+                files[name] = aot_compile(graph, tuple(inputs), options=_options(graph))
+        except Exception as error:
+            raise CompileError(_explain(error)) from error
+    progress.enter("packaging")
+    package_aoti(str(path), files)
+
+
+def _options(graph: fx.GraphModule) -> dict[str, Any]:
+    targets = {node.target for node in graph.graph.nodes}
+    return {
+        "aot_inductor.package": True,
+        # The host part runs once a step: optimising it costs seconds and gains nothing.
+        "aot_inductor.compile_wrapper_opt_level": "O0",
+        # The same random stream as eager PyTorch.
+        "fallback_random": True,
+        # Inductor replaces x[randperm] by an operator that it cannot generate code for.
+        "pattern_matcher": aten.randperm.default not in targets,
+    }
+
+
+def _prepare(entry: Entry) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """Give the graph's inputs to a mode of their own, one that Inductor can ask about sizes."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    for node in entry.graph.graph.nodes:
+        for key in ("val", "tensor_meta"):
+            node.meta.pop(key, None)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    with mode:
+        inputs = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+            for t in entry.inputs
+        ]
+    return entry.graph, inputs
+
+
+@contextlib.contextmanager
+def _build_rules(module: nn.Module) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if any(isinstance(child, nn.RNNBase) for child in module.modules()):
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        yield
+
+
+def _explain(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, FileNotFoundError | subprocess.CalledProcessError) or "g++" in text:
+        return (
+            f"the C++ compiler failed ({text[:2000]}); install g++ (Debian: apt-get install g++) "
+            "or run with backend='capture'"
+        )
+    return (
+        f"Inductor could not generate code for this program ({text[:2000]}); "
+        "backend='capture' runs the same static graph without code generation"
+    )

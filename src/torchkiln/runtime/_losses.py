@@ -1,0 +1,180 @@
+"""Finding the loss: which of forward's results the program differentiates.
+
+While forward is recorded, results of torch's loss functions are marked, and so is whatever passes
+through `identity_loss`. A marked loss that feeds another marked loss is an ordinary intermediate
+value. An explicit mark beats torch's losses, so a metric computed with a loss function needs no
+care. What is differentiated is the value that forward returns: the marked loss itself, or else the
+one scalar output that was computed from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from torchkiln.core import MultipleLossesError, NoLossError
+from torchkiln.ops._ctc import static_ctc_loss
+
+LOSS_FUNCTIONS = frozenset(
+    {
+        F.binary_cross_entropy,
+        F.binary_cross_entropy_with_logits,
+        F.cosine_embedding_loss,
+        F.cross_entropy,
+        F.ctc_loss,
+        F.gaussian_nll_loss,
+        F.hinge_embedding_loss,
+        F.huber_loss,
+        F.kl_div,
+        F.l1_loss,
+        F.margin_ranking_loss,
+        F.mse_loss,
+        F.multi_margin_loss,
+        F.multilabel_margin_loss,
+        F.multilabel_soft_margin_loss,
+        F.nll_loss,
+        F.poisson_nll_loss,
+        F.smooth_l1_loss,
+        F.soft_margin_loss,
+        F.triplet_margin_loss,
+        F.triplet_margin_with_distance_loss,
+    }
+)
+
+# Functions whose shapes depend on values although the maths does not; the static form is recorded.
+_STATIC_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {F.ctc_loss: static_ctc_loss}
+
+_REMEDY = (
+    "compute the loss inside forward with a torch loss, or wrap your own in identity_loss(loss, "
+    "reduction='mean'), and return it"
+)
+
+
+class LossRecorder(TorchFunctionMode):
+    """Marks losses while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.implicit: list[Tensor] = []
+        self.explicit: list[Tensor] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = _STATIC_FORMS.get(func, func)(*args, **(kwargs or {}))
+        if func in LOSS_FUNCTIONS:
+            self.implicit.append(result)
+        return result
+
+    def __enter__(self) -> Self:
+        _active.append(self)
+        return super().__enter__()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        _active.pop()
+        super().__exit__(exc_type, exc_val, exc_tb)
+
+
+_active: list[LossRecorder] = []
+
+
+def identity_loss(x: Tensor, reduction: str) -> Tensor:
+    """Return `x` reduced by "sum", "mean" or "none", marked as the loss to train on."""
+    reducers: dict[str, Callable[[Tensor], Tensor]] = {
+        "sum": torch.sum,
+        "mean": torch.mean,
+        # A copy: marking must not touch a tensor that the caller keeps using.
+        "none": torch.clone,
+    }
+    if reduction not in reducers:
+        raise ValueError(f"reduction must be 'sum', 'mean' or 'none', got {reduction!r}")
+    result = reducers[reduction](x)
+    if _active:
+        _active[-1].explicit.append(result)
+    return result
+
+
+def find_loss(recorder: LossRecorder, outputs: list[Tensor]) -> Tensor:
+    """Return the output to differentiate.
+
+    Raises:
+        NoLossError: if no loss was marked, or none reaches an output.
+        MultipleLossesError: if several independent ones do.
+    """
+    losses = _independent(recorder.explicit) or _independent(
+        [loss for loss in recorder.implicit if _reaches_any(outputs, loss)]
+    )
+    if not losses:
+        if recorder.implicit:
+            raise NoLossError(
+                "Couldn't find a loss in graph: forward computes a loss but returns nothing that "
+                "was computed from it; return the loss"
+            )
+        raise NoLossError(f"Couldn't find a loss in graph: {_REMEDY}")
+    if len(losses) > 1:
+        raise MultipleLossesError(
+            f"Multiple independent losses found in graph ({len(losses)}); combine them and wrap "
+            "the final one in identity_loss(loss, reduction='none')"
+        )
+    return _returned(losses[0], outputs)
+
+
+def _returned(loss: Tensor, outputs: list[Tensor]) -> Tensor:
+    if any(output is loss for output in outputs):
+        return loss
+    derived = [o for o in outputs if o.numel() == 1 and _depends_on(o, loss)]
+    if len(derived) == 1:
+        return derived[0]
+    if derived:
+        raise MultipleLossesError(
+            f"Multiple independent losses found in graph: {len(derived)} scalar outputs are "
+            "computed from the loss; wrap the one to train on in identity_loss(loss, "
+            "reduction='none')"
+        )
+    raise NoLossError(
+        "Couldn't find a loss in graph: the marked loss is not returned (or only detached from "
+        "its graph); return it"
+    )
+
+
+def _independent(losses: list[Tensor]) -> list[Tensor]:
+    unique = list({id(loss): loss for loss in losses}.values())
+    return [
+        loss
+        for loss in unique
+        if not any(other is not loss and _depends_on(other, loss) for other in unique)
+    ]
+
+
+def _reaches_any(outputs: list[Tensor], loss: Tensor) -> bool:
+    return any(output is loss or _depends_on(output, loss) for output in outputs)
+
+
+def _depends_on(value: Tensor, ancestor: Tensor) -> bool:
+    """Whether `ancestor` lies on the way from the parameters to `value`."""
+    if value.grad_fn is None or ancestor.grad_fn is None:
+        return False
+    stack, seen = [value.grad_fn], set()
+    while stack:
+        node = stack.pop()
+        if node is ancestor.grad_fn:
+            return True
+        if node not in seen:
+            seen.add(node)
+            stack.extend(parent for parent, _ in node.next_functions if parent is not None)
+    return False

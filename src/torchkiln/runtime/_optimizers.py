@@ -1,0 +1,287 @@
+"""From a torch optimiser to update rules, hyper-parameter tables and state tensors."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchkiln.core import OptimizerError
+from torchkiln.runtime._lamb import LAMB
+from torchkiln.runtime._update_rules import AdamRule, LAMBRule, RMSpropRule, SGDRule, UpdateRule
+
+_SUPPORTED: tuple[type[torch.optim.Optimizer], ...] = (
+    torch.optim.SGD,
+    torch.optim.AdamW,  # before Adam, which it derives from
+    torch.optim.Adam,
+    torch.optim.RMSprop,
+    LAMB,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What of an optimiser is compiled in: one rule a group, clipping, loss scaling."""
+
+    kind: str
+    rules: tuple[UpdateRule, ...]
+    clips: bool
+    scales_loss: bool
+
+
+@dataclass(slots=True)
+class Hyper:
+    """What of an optimiser may change between calls: a snapshot of its numbers."""
+
+    groups: list[dict[str, Any]]
+    max_grad_norm: float
+    loss_scaling: float
+
+
+def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
+    """Return the structure of the optimiser.
+
+    Raises:
+        OptimizerError: if its maths is not known here.
+    """
+    base = next((kind for kind in _SUPPORTED if isinstance(optimizer, kind)), None)
+    if base is None:
+        raise OptimizerError(
+            f"Unsupported optimizer type {type(optimizer).__name__}; use one of SGD, Adam, AdamW, "
+            "RMSprop (torch.optim) or LAMB (torchkiln)"
+        )
+    for kind in type(optimizer).__mro__:
+        if kind is base:
+            break
+        if "step" in vars(kind) and not hasattr(vars(kind)["step"], "hooked"):
+            warnings.warn(
+                f"{kind.__name__}.step is Python code that a compiled program does not execute; "
+                f"the update of {base.__name__} is used",
+                stacklevel=4,
+            )
+    rules = tuple(_rule(base, optimizer, group) for group in optimizer.param_groups)
+    hyper = read_hyper(optimizer)
+    return Recipe(
+        base.__name__, rules, math.isfinite(hyper.max_grad_norm), hyper.loss_scaling != 1.0
+    )
+
+
+def _rule(
+    base: type[torch.optim.Optimizer], optimizer: torch.optim.Optimizer, group: dict[str, Any]
+) -> UpdateRule:
+    maximize = bool(group.get("maximize", False))
+    if base is torch.optim.SGD:
+        return SGDRule(group["momentum"] != 0, bool(group["nesterov"]), maximize)
+    if base in (torch.optim.Adam, torch.optim.AdamW):
+        decoupled = base is torch.optim.AdamW or bool(group.get("decoupled_weight_decay", False))
+        return AdamRule(decoupled, bool(group["amsgrad"]), maximize)
+    if base is torch.optim.RMSprop:
+        tf_variant = bool(getattr(optimizer, "use_tf_variant", False))
+        return RMSpropRule(group["momentum"] != 0, bool(group["centered"]), maximize, tf_variant)
+    return LAMBRule(bool(getattr(optimizer, "bias_correction", True)))
+
+
+def read_hyper(optimizer: torch.optim.Optimizer) -> Hyper:
+    """Copy the optimiser's numbers, so that later edits wait for `set_optimizer`."""
+    groups = []
+    for index, group in enumerate(optimizer.param_groups):
+        values = {key: _number(value) for key, value in group.items() if key != "params"}
+        betas = values.get("betas")
+        if betas is not None and len(betas) != 2:
+            raise OptimizerError(f"betas of group {index} must be two numbers, got {betas!r}")
+        groups.append(values)
+    limit = getattr(optimizer, "max_grad_norm", None)
+    scale = getattr(optimizer, "loss_scaling", None)
+    return Hyper(
+        groups,
+        math.inf if limit is None else float(limit),
+        1.0 if scale is None else float(scale),
+    )
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return tuple(_number(entry) for entry in value)
+    return value
+
+
+@dataclass(slots=True)
+class Row:
+    """Parameters that share their scalars: one group, one dtype, one step count."""
+
+    group: int
+    dtype: torch.dtype
+    members: list[int]
+    step: int = 0
+
+
+@dataclass(slots=True)
+class OptimizerBinding:
+    """State tensors of the parameters that a program updates, live in `optimizer.state`."""
+
+    optimizer: torch.optim.Optimizer
+    recipe: Recipe
+    hyper: Hyper
+    params: list[Tensor]
+    names: list[str]
+    rows: list[Row]
+    state: list[dict[str, Tensor]] = field(default_factory=list)
+    steps: Tensor | None = None
+    published: bool = False
+    stale: bool = False
+
+    def rule(self, member: int) -> UpdateRule:
+        return self.recipe.rules[self.rows[self.row_of(member)].group]
+
+    def row_of(self, member: int) -> int:
+        return next(i for i, row in enumerate(self.rows) if member in row.members)
+
+    @property
+    def state_tensors(self) -> list[Tensor]:
+        return [tensor for state in self.state for tensor in state.values()]
+
+    def dtypes(self) -> list[torch.dtype]:
+        """Return the compute dtypes in use, one hyper-parameter table each."""
+        return sorted({row.dtype for row in self.rows}, key=str)
+
+    def next_hyper(self, num_updates: int) -> list[list[Tensor]]:
+        """Return, for each of the next updates, the tables that the program takes as inputs."""
+        device = self.params[0].device
+        updates = []
+        width = max((len(self._scalars(row, 1)) for row in self.rows), default=0)
+        for ahead in range(1, num_updates + 1):
+            tables = []
+            for dtype in self.dtypes():
+                rows = [
+                    self._scalars(row, row.step + ahead) for row in self.rows if row.dtype == dtype
+                ]
+                padded = [row + [0.0] * (width - len(row)) for row in rows]
+                tables.append(torch.tensor(padded, dtype=dtype, device=device))
+            scale = self.hyper.loss_scaling
+            tables.append(
+                torch.tensor([self.hyper.max_grad_norm, scale, 1.0 / scale], device=device)
+            )
+            updates.append(tables)
+        return updates
+
+    def _scalars(self, row: Row, step: int) -> list[float]:
+        return self.recipe.rules[row.group].hyper(self.hyper.groups[row.group], step)
+
+    def advance(self, num_updates: int) -> None:
+        """Count updates that were done."""
+        for row in self.rows:
+            row.step += num_updates
+        if self.steps is not None:
+            self.steps.add_(num_updates)
+        if not self.published:
+            self.publish()
+
+    def select(self, names: list[str]) -> OptimizerBinding:
+        """Return the binding for the named parameters only; rows keep their places."""
+        kept = [member for member, name in enumerate(self.names) if name in set(names)]
+        moved = {member: index for index, member in enumerate(kept)}
+        rows = [
+            Row(row.group, row.dtype, [moved[m] for m in row.members if m in moved], row.step)
+            for row in self.rows
+        ]
+        return OptimizerBinding(
+            self.optimizer,
+            self.recipe,
+            self.hyper,
+            [self.params[member] for member in kept],
+            [self.names[member] for member in kept],
+            rows,
+        )
+
+    def allocate(self) -> None:
+        """Make the state tensors, from the optimiser's own where it has some."""
+        self.state = []
+        for member, param in enumerate(self.params):
+            rule = self.rule(member)
+            self.state.append(
+                {
+                    name: torch.full_like(param.detach(), rule.initial(name))
+                    for name in rule.state_names
+                }
+            )
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Copy values from `optimizer.state` (a resumed run, or `load_state_dict`)."""
+        found = False
+        for param, own in zip(self.params, self.state, strict=True):
+            loaded = self.optimizer.state.get(param) or {}
+            for name, tensor in own.items():
+                value = loaded.get(name)
+                if isinstance(value, Tensor):
+                    found = True
+                    if value is not tensor:
+                        tensor.copy_(value)
+        steps = read_steps(self.optimizer, self.params)
+        for row in self.rows:
+            values = {steps[member] for member in row.members}
+            if len(values) > 1:
+                raise OptimizerError(
+                    f"the loaded optimiser state has different step counts {sorted(values)} within "
+                    f"group {row.group}; call destroy() on the program so that it compiles for them"
+                )
+            row.step = values.pop() if values else 0
+        self.stale = False
+        self.published = False
+        if found:
+            self.publish()
+
+    def publish(self) -> None:
+        """Show the state in `optimizer.state` in torch's format; it stays current from here on."""
+        if any(self.rule(member).has_step for member in range(len(self.params))):
+            # One vector, one view per parameter: counting costs one operation for all.
+            counts = [float(self.rows[self.row_of(m)].step) for m in range(len(self.params))]
+            self.steps = torch.tensor(counts)
+        for member, (param, own) in enumerate(zip(self.params, self.state, strict=True)):
+            entry: dict[str, Any] = dict(own)
+            if self.rule(member).has_step and self.steps is not None:
+                entry = {"step": self.steps[member], **entry}
+            if entry:
+                self.optimizer.state[param] = entry
+        self.published = True
+
+
+def read_steps(optimizer: torch.optim.Optimizer, params: list[Tensor]) -> list[int]:
+    """Return how many updates each parameter has seen (for SGD: whether it saw one)."""
+    steps = []
+    for param in params:
+        state = optimizer.state.get(param) or {}
+        step = state.get("step")
+        if step is None:
+            steps.append(1 if isinstance(state.get("momentum_buffer"), Tensor) else 0)
+        else:
+            steps.append(int(_number(step)))
+    return steps
+
+
+def compute_dtype(param: Tensor) -> torch.dtype:
+    return torch.float64 if param.dtype == torch.float64 else torch.float32
+
+
+def bind_optimizer(
+    optimizer: torch.optim.Optimizer, params: list[Tensor], names: list[str]
+) -> OptimizerBinding:
+    """Arrange `params` (those that receive gradients) by the optimiser's groups.
+
+    Parameters that are in no group are left out: torch would not update them either.
+    """
+    recipe, hyper = read_recipe(optimizer), read_hyper(optimizer)
+    group_of = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    chosen = [(p, n) for p, n in zip(params, names, strict=True) if id(p) in group_of]
+    kept, kept_names = [p for p, _ in chosen], [n for _, n in chosen]
+    rows: dict[tuple[int, torch.dtype, int], Row] = {}
+    for member, (param, step) in enumerate(zip(kept, read_steps(optimizer, kept), strict=True)):
+        key = (group_of[id(param)], compute_dtype(param), step)
+        rows.setdefault(key, Row(key[0], key[1], [], step)).members.append(member)
+    return OptimizerBinding(optimizer, recipe, hyper, kept, kept_names, list(rows.values()))

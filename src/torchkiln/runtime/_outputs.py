@@ -1,0 +1,50 @@
+"""Combining the outputs of many micro-batches into the result of one call."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchkiln.core import Options, OutputMode
+
+
+class OutputCollector:
+    """Keeps what an output mode returns, fed with micro-batches in order."""
+
+    def __init__(self, options: Options, mode: OutputMode, period: int, training: bool) -> None:
+        self._mode = mode
+        self._period = period
+        self._replicas = options.replication_factor
+        accumulation = options.gradient_accumulation if training else 1
+        self._per_iteration = accumulation * self._replicas
+        self._total = options.device_iterations * self._per_iteration
+        self._kept: list[list[Tensor]] = []
+        self._count = 0
+
+    def add(self, outputs: list[Tensor]) -> None:
+        """Take the outputs of the next micro-batch."""
+        index = self._count
+        self._count += 1
+        if self._mode is OutputMode.ALL:
+            self._kept.append(outputs)
+        elif self._mode is OutputMode.FINAL:
+            if index >= self._total - self._replicas:
+                self._kept.append(outputs)
+        elif self._mode is OutputMode.EVERY_N:
+            if (index // self._per_iteration + 1) % self._period == 0:
+                self._kept.append(outputs)
+        elif index < self._replicas:
+            self._kept.append(list(outputs))
+        else:
+            sums = self._kept[index % self._replicas]
+            # Booleans count as numbers in a sum, as everywhere in torch.
+            self._kept[index % self._replicas] = [a + b for a, b in zip(sums, outputs, strict=True)]
+
+    def result(self) -> list[Tensor]:
+        """Return one tensor an output: micro-batches joined along dim 0, scalars stacked."""
+        if len(self._kept) == 1:
+            return self._kept[0]
+        return [
+            torch.stack(column) if column[0].dim() == 0 else torch.cat(column)
+            for column in zip(*self._kept, strict=True)
+        ]

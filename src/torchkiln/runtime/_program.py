@@ -1,0 +1,370 @@
+"""`Program`: a module that was fired once, and runs whole steps from then on."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchkiln.core import (
+    Backend,
+    NonFiniteError,
+    NotCompiledError,
+    OptimizerError,
+    Options,
+    OptionsError,
+    OutputMode,
+    span,
+)
+from torchkiln.data import rebuild
+from torchkiln.runtime._binding import Binding, bind, initialize_lazy
+from torchkiln.runtime._builder import Built, build
+from torchkiln.runtime._executable import Executable
+from torchkiln.runtime._executor import Executor
+from torchkiln.runtime._hooks import compile_hooks
+from torchkiln.runtime._metadata import ProgramMetadata
+from torchkiln.runtime._optimizers import OptimizerBinding, bind_optimizer, read_hyper, read_recipe
+from torchkiln.runtime._precision import warn_if_slow
+from torchkiln.runtime._signature import Signature
+from torchkiln.runtime._step import StepFunction
+
+
+def training_model(
+    module: nn.Module,
+    options: Options | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Program:
+    """Return a program that runs forward, loss, backward and update of `module` in one call.
+
+    Forward computes the loss and returns it (alone, or anywhere in its outputs). The first call
+    compiles for the shapes it gets. Weights live in `module` and optimiser state in `optimizer`
+    (default: SGD, lr 0.01), always current.
+    """
+    if optimizer is None:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    return Program(module, options or Options(), optimizer, training=True)
+
+
+def inference_model(module: nn.Module, options: Options | None = None) -> Program:
+    """Return a program that runs forward of `module`; weights are shared, never copied."""
+    return Program(module, options or Options(), None, training=False)
+
+
+class Program:
+    """A module compiled for one call form. Made by `training_model` and `inference_model`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        options: Options,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        training: bool,
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"expected a torch.nn.Module, got {type(module).__name__}")
+        if not isinstance(options, Options):
+            raise OptionsError(f"options must be torchkiln.Options, got {type(options).__name__}")
+        if not training and options.gradient_accumulation != 1:
+            raise OptionsError(
+                "gradient_accumulation must be 1 for inference; use device_iterations to run "
+                "several batches a call"
+            )
+        if options.output_mode is OutputMode.DEFAULT:
+            mode = OutputMode.FINAL if training else OutputMode.ALL
+            options = options.replace(output_mode=mode)
+        if optimizer is not None:
+            read_recipe(optimizer)
+        if options.device is not None:
+            module.to(options.device)
+        if options.random_seed is not None:
+            torch.manual_seed(options.random_seed)
+        self.module = module
+        self.options = options
+        self.optimizer = optimizer
+        self.training = training
+        self.num_compiles = 0
+        self.num_captures = 0
+        self._hyper = read_hyper(optimizer) if optimizer is not None else None
+        self._hyper_is_new = False
+        self._built: Built | None = None
+        self._signature: Signature | None = None
+        self._executor: Executor | None = None
+        self._compilation_time_s = 0.0
+        self._workspace: tempfile.TemporaryDirectory[str] | None = None
+
+    # -- building ---------------------------------------------------------------------------
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the program can run without compiling."""
+        return self._executor is not None
+
+    @property
+    def compilation_time(self) -> float:
+        """Seconds that the build took (or loading from the cache)."""
+        self._require_compiled()
+        return self._compilation_time_s
+
+    @property
+    def reassigned_buffers(self) -> list[str]:
+        """Names of buffers that forward replaces by new tensors instead of writing to them."""
+        return self._require_compiled().metadata.reassigned
+
+    @property
+    def metadata(self) -> ProgramMetadata:
+        """What is known about the executable."""
+        return self._require_compiled().metadata
+
+    @property
+    def executable_path(self) -> Path | None:
+        """The package file of the native code; None for backends that generate none."""
+        return self._require_compiled().package
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Build the program for arguments like these, without running it."""
+        if self.is_compiled:
+            warnings.warn(
+                "the program is compiled already and this call is ignored; destroy() it first to "
+                "compile for other arguments",
+                stacklevel=2,
+            )
+            return
+        self._compile(args, kwargs)
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        with compile_hooks():
+            start = time.perf_counter()
+            signature = Signature(self.module.forward, args, kwargs, self.options)
+            tensors = self._to_device(signature.accept(args, kwargs))
+            micro_batch = [tensor.detach() for tensor in signature.micro_batch(tensors, 0)]
+            initialize_lazy(self.module, *signature.arguments(micro_batch))
+            self._build(signature, micro_batch)
+            self._compilation_time_s = time.perf_counter() - start
+        return tensors
+
+    def _build(self, signature: Signature, micro_batch: list[Tensor]) -> None:
+        binding = bind(self.module)
+        device = _device_of(binding, micro_batch)
+        warn_if_slow(device, self.options, binding.tensors)
+        step = StepFunction(self.module, binding, signature, self.options, self.training)
+        step.anchors = _gradient_anchors(self.options)
+        optimizer = self._bind_optimizer(step)
+        if self.options.cache_dir is None and self.options.backend is Backend.INDUCTOR:
+            self._workspace = tempfile.TemporaryDirectory(prefix="torchkiln-")
+        workspace = Path(self._workspace.name) if self._workspace is not None else None
+        built = build(step, micro_batch, optimizer, device, workspace)
+        self.num_compiles += built.compiled
+        self.num_captures += built.captured
+        self._install(signature, step, optimizer, built)
+
+    def _install(
+        self,
+        signature: Signature,
+        step: StepFunction,
+        optimizer: OptimizerBinding | None,
+        built: Built,
+    ) -> None:
+        if optimizer is not None:
+            optimizer = optimizer.select(built.metadata.updated)
+            assert self._hyper is not None
+            optimizer.hyper = self._hyper
+            optimizer.allocate()
+            self._watch_state(optimizer)
+        self._built, self._signature = built, signature
+        self._executor = Executor(step.binding, self.options, signature, built, optimizer)
+
+    def describe_signature(self) -> dict[str, Any]:
+        """Return the compiled call form as plain values."""
+        self._require_compiled()
+        assert self._signature is not None
+        return self._signature.to_json()
+
+    def adopt_executable(
+        self,
+        executable: Executable,
+        metadata: ProgramMetadata,
+        signature: dict[str, Any],
+        package: Path,
+        workspace: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        """Take over a loaded executable instead of compiling one."""
+        form = Signature.from_json(self.module.forward, signature, self.options)
+        step = StepFunction(self.module, bind(self.module), form, self.options, self.training)
+        self._workspace = workspace
+        built = Built(executable, metadata, package)
+        self._install(form, step, self._bind_optimizer(step), built)
+
+    def _bind_optimizer(self, step: StepFunction) -> OptimizerBinding | None:
+        if self.optimizer is None:
+            return None
+        slots = [slot for slot in step.binding.parameters if slot.tensor.requires_grad]
+        binding = bind_optimizer(
+            self.optimizer, [slot.tensor for slot in slots], [slot.name for slot in slots]
+        )
+        if not binding.params:
+            raise OptimizerError(
+                "the optimiser holds no parameter of the module that requires a gradient; build "
+                "it from module.parameters() of the same module"
+            )
+        return binding
+
+    def _watch_state(self, binding: OptimizerBinding) -> None:
+        def loaded(_: torch.optim.Optimizer) -> None:
+            binding.stale = True
+
+        binding.optimizer.register_load_state_dict_post_hook(loaded)
+
+    def _require_compiled(self) -> Built:
+        if self._built is None:
+            raise NotCompiledError(
+                "Model has not been compiled or has been destroyed. Call it, or compile(...), first"
+            )
+        return self._built
+
+    def destroy(self) -> None:
+        """Drop the executable; weights and optimiser state stay. A later call compiles again."""
+        self._built = self._signature = self._executor = None
+        if self._workspace is not None:
+            self._workspace.cleanup()
+            self._workspace = None
+
+    # -- running ----------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run `device_iterations` steps on a combined batch and return the outputs."""
+        if self._signature is None:
+            tensors = self._compile(args, kwargs)
+        else:
+            tensors = self._to_device(self._signature.accept(args, kwargs))
+        executor = self._executor
+        assert executor is not None
+        if self._hyper_is_new:
+            executor.set_hyper(self._hyper)
+            self._hyper_is_new = False
+        with span("program", "training step" if self.training else "inference step"):
+            outputs = executor.run(tensors)
+        if self.options.check_finite:
+            self._check_finite(outputs)
+        return rebuild(executor.output_node, outputs)
+
+    def _to_device(self, tensors: list[Tensor]) -> list[Tensor]:
+        if any(tensor.requires_grad for tensor in tensors):
+            warnings.warn(
+                "inputs that require a gradient are detached; a program differentiates with "
+                "respect to parameters only",
+                stacklevel=3,
+            )
+            tensors = [tensor.detach() for tensor in tensors]
+        if self._executor is not None:
+            device = self._executor.device
+        else:
+            device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        if device.type == "cpu" and all(tensor.device.type == "cpu" for tensor in tensors):
+            return tensors
+        return [tensor.to(device, non_blocking=True) for tensor in tensors]
+
+    def _check_finite(self, outputs: list[Tensor]) -> None:
+        for index, output in enumerate(outputs):
+            if output.is_floating_point() and not bool(torch.isfinite(output).all()):
+                raise NonFiniteError(
+                    f"output {index} contains NaN or infinity (check_finite is on); lower the "
+                    "learning rate, clip gradients (max_grad_norm) or look for a division by zero"
+                )
+
+    # -- optimiser --------------------------------------------------------------------------
+
+    def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Use the optimiser's present numbers (learning rate, ...) from the next call on.
+
+        Without recompiling; so its kind, groups and structure must be those that were compiled. An
+        optimiser without state of its own takes over the state of the one before.
+        """
+        if self.optimizer is None:
+            raise OptimizerError("an inference program has no optimiser; use training_model")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise OptimizerError(
+                f"expected a torch optimiser, got {type(optimizer).__name__}; use one of SGD, "
+                "Adam, AdamW, RMSprop or LAMB"
+            )
+        recipe, hyper = read_recipe(optimizer), read_hyper(optimizer)
+        if self._executor is not None:
+            self._executor.check_recipe(recipe)
+            if optimizer is not self.optimizer:
+                self._executor.move_state(optimizer)
+                bound = self._executor.optimizer
+                assert bound is not None
+                self._watch_state(bound)
+        self.optimizer, self._hyper, self._hyper_is_new = optimizer, hyper, True
+
+    # -- looking inside ---------------------------------------------------------------------
+
+    def anchored(self, name: str) -> Tensor:
+        """Return the anchored tensor `name` of the latest call."""
+        if name not in self.options.anchors:
+            raise KeyError(
+                f"{name!r} is not anchored; anchored tensors: {sorted(self.options.anchors)}"
+            )
+        self._require_compiled()
+        assert self._executor is not None
+        return self._executor.anchored(name)
+
+    def tensor_names(self) -> list[str]:
+        """Return the names of internal tensors, among them those that can be anchored."""
+        metadata = self._require_compiled().metadata
+        assert self._signature is not None
+        names = [f"input/{form.name}" for form in self._signature.forms]
+        names += [slot.name for slot in bind(self.module).slots]
+        if self.training:
+            names += ["loss"]
+            for prefix in ("Gradient___", "UpdatedVar___"):
+                names += [prefix + name for name in metadata.updated]
+        return names
+
+    def perf_counters(self) -> dict[str, list[list[float]]]:
+        """Return when inputs and outputs of the latest call's micro-batches moved, in seconds."""
+        if self._executor is None:
+            keys = ("input", "input_complete", "output", "output_complete")
+            return {key: [[]] for key in keys}
+        return self._executor.perf_counters()
+
+    @property
+    def rng_state(self) -> Tensor:
+        """State of the torch generator that random operations draw from."""
+        device = self._executor.device if self._executor is not None else torch.device("cpu")
+        if device.type == "cuda":
+            return torch.cuda.get_rng_state(device)
+        return torch.get_rng_state()
+
+    @rng_state.setter
+    def rng_state(self, state: Tensor) -> None:
+        device = self._executor.device if self._executor is not None else torch.device("cpu")
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(state, device)
+        else:
+            torch.set_rng_state(state)
+
+    def export(self, path: str | Path) -> None:
+        """Write the compiled program, weights and optimiser state; `torchkiln.load` reads it."""
+        from torchkiln.runtime._export import export_program
+
+        export_program(self, Path(path))
+
+    def __repr__(self) -> str:
+        kind = "training" if self.training else "inference"
+        state = "compiled" if self.is_compiled else "not compiled"
+        return f"Program({kind}, {state}, {self.module})"
+
+
+def _gradient_anchors(options: Options) -> tuple[str, ...]:
+    names = [anchor.tensor for anchor in options.anchors.values()]
+    return tuple(name for name in names if name == "loss" or name.startswith("Gradient___"))
+
+
+def _device_of(binding: Binding, batch: list[Tensor]) -> torch.device:
+    return next((t.device for t in [*binding.tensors, *batch]), torch.device("cpu"))

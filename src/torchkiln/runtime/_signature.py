@@ -1,0 +1,375 @@
+"""The one call form a program accepts: names, structure, shapes, dtypes, constants."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchkiln.core import ArgumentError, BatchSizeError, ExecutableError, Options, ShapeChanged
+from torchkiln.data import flatten, rebuild
+from torchkiln.data._structure import (
+    ConstantNode,
+    CustomNode,
+    MappingNode,
+    Node,
+    SequenceNode,
+    TensorNode,
+    paths,
+)
+
+_REMEDY = "a program runs one call form only: create a new one, or destroy() this one first"
+
+
+class BadArguments(ArgumentError):  # noqa: N818 - an ArgumentError that says which kind
+    """An `ArgumentError` with its kind: too_many, unknown, duplicate, missing, empty or layout."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def bind_arguments(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments by name, signature defaults filled in, as Python would match them."""
+    parameters = signature.parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_args = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    takes_kwargs = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if len(args) > len(positional) and not takes_args:
+        raise BadArguments(
+            "too_many",
+            f"forward takes {len(positional)} positional arguments but {len(args)} were given; "
+            f"its signature is {signature}",
+        )
+    for name in kwargs:
+        if name not in signature.parameters and not takes_kwargs:
+            raise BadArguments(
+                "unknown", f"forward has no argument {name!r}; its signature is {signature}"
+            )
+        if any(p.name == name for p in positional[: len(args)]) and not takes_kwargs:
+            raise BadArguments(
+                "duplicate", f"argument {name!r} is given twice, by position and by keyword"
+            )
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = {p.name for p in positional[: len(args)]} | set(kwargs)
+        missing = [
+            p.name
+            for p in parameters
+            if p.name not in given
+            and p.default is p.empty
+            and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+        if missing and not (takes_args or takes_kwargs):
+            raise BadArguments(
+                "missing", f"Mandatory parameter {missing[0]} missing; forward is {signature}"
+            ) from None
+        raise BadArguments("missing", str(error)) from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorForm:
+    """What native code takes for granted about one input."""
+
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    memory_format: torch.memory_format
+
+
+class Signature:
+    """A call that was compiled, and the check that another one is like it."""
+
+    def __init__(
+        self, forward: Callable[..., Any], args: Any, kwargs: Any, options: Options
+    ) -> None:
+        self._signature = inspect.signature(forward)
+        self._factor = options.combined_factor
+        self._call_form = (len(args), frozenset(kwargs))
+        arguments = bind_arguments(self._signature, args, kwargs)
+        self._names = frozenset(_explicit_names(self._signature, args, kwargs))
+        tensors, self.node = flatten(arguments)
+        names = [_strip(path) for path in paths(self.node)]
+        self.forms = [_form(name, t) for name, t in zip(names, tensors, strict=True)]
+        self._check_batch(options)
+        self._warned = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the call form as plain values; arguments that are objects cannot be described."""
+        from torchkiln.runtime._metadata import node_to_json
+
+        count, keys = self._call_form
+        try:
+            arguments = node_to_json(self.node)
+        except TypeError as error:
+            raise ExecutableError(
+                f"an argument cannot be described in JSON ({error}); pass tensors, plain values, "
+                "tuples, lists or dicts to a program that is to be exported"
+            ) from error
+        return {
+            "num_positional": count,
+            "keywords": sorted(keys),
+            "names": sorted(self._names),
+            "arguments": arguments,
+            "tensors": [
+                {
+                    "name": form.name,
+                    "shape": list(form.shape),
+                    "dtype": str(form.dtype).removeprefix("torch."),
+                    "memory_format": str(form.memory_format).removeprefix("torch."),
+                }
+                for form in self.forms
+            ],
+        }
+
+    @classmethod
+    def from_json(
+        cls, forward: Callable[..., Any], values: dict[str, Any], options: Options
+    ) -> Signature:
+        """Rebuild what `to_json` described."""
+        from torchkiln.runtime._metadata import node_from_json
+
+        result = cls.__new__(cls)
+        result._signature = inspect.signature(forward)
+        result._factor = options.combined_factor
+        result._call_form = (values["num_positional"], frozenset(values["keywords"]))
+        result._names = frozenset(values["names"])
+        result.node = node_from_json(values["arguments"])
+        result.forms = [
+            TensorForm(
+                form["name"],
+                torch.Size(form["shape"]),
+                getattr(torch, form["dtype"]),
+                getattr(torch, form["memory_format"]),
+            )
+            for form in values["tensors"]
+        ]
+        result._check_batch(options)
+        result._warned = False
+        return result
+
+    def _check_batch(self, options: Options) -> None:
+        for form in self.forms:
+            if form.shape.numel() == 0:
+                raise BadArguments(
+                    "empty",
+                    f"Zero-sized tensors are unsupported: {form.name} has shape "
+                    f"{tuple(form.shape)}; leave the argument out or pass None",
+                )
+            size = form.shape[0] if form.shape else 1
+            if size % self._factor:
+                raise BatchSizeError(
+                    f"Invalid batch dimension: {form.name} has shape {tuple(form.shape)}, but "
+                    f"dim 0 must be a multiple of {self._factor} = device_iterations "
+                    f"{options.device_iterations} x gradient_accumulation "
+                    f"{options.gradient_accumulation} x replicas "
+                    f"{options.replication_factor // options.input_group_size}; batch_size of the "
+                    "loader is per micro-batch"
+                )
+
+    def micro_batch(self, tensors: list[Tensor], index: int) -> list[Tensor]:
+        """Return slice number `index` of every tensor, without copying."""
+        if self._factor == 1:
+            return tensors
+        return [t[(n := t.shape[0] // self._factor) * index : n * (index + 1)] for t in tensors]
+
+    def micro_batches(self, tensors: list[Tensor]) -> list[tuple[Tensor, ...] | list[Tensor]]:
+        """Return all slices, in the order in which they are consumed."""
+        if self._factor == 1 or not tensors:
+            return [tensors] * self._factor
+        return list(zip(*(t.split(t.shape[0] // self._factor) for t in tensors), strict=True))
+
+    def arguments(self, tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return `tensors` as the positional and keyword arguments of forward."""
+        values = rebuild(self.node, tensors)
+        bound = inspect.BoundArguments(self._signature, values)
+        return bound.args, bound.kwargs
+
+    def accept(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """Return the call's tensors, checked and contiguous.
+
+        Raises:
+            ShapeChanged: if anything differs from the compiled call.
+        """
+        same_form = (len(args), frozenset(kwargs)) == self._call_form
+        if not same_form:
+            self._check_call_form(args, kwargs)
+        arguments = bind_arguments(self._signature, args, kwargs)
+        tensors, node = flatten(arguments)
+        if _compare(self.node, node):
+            tensors = []
+            _collect(self.node, arguments, tensors)
+        return [self._accept_tensor(form, t) for form, t in zip(self.forms, tensors, strict=True)]
+
+    def _check_call_form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        names = _explicit_names(self._signature, args, kwargs)
+        if names == self._names:
+            return
+        count, keys = self._call_form
+        if frozenset(kwargs) != keys:
+            missing, extra = sorted(self._names - names), sorted(names - self._names)
+            details = [f"Missing arguments: {', '.join(missing)}"] if missing else []
+            details += [f"Unexpected arguments: {', '.join(extra)}"] if extra else []
+            raise ShapeChanged(f"Keys mismatch: {'; '.join(details)}. {_REMEDY}")
+        raise ShapeChanged(
+            f"Number of positional arguments mismatch: expected {count} arguments but got "
+            f"{len(args)}. {_REMEDY}"
+        )
+
+    def _accept_tensor(self, form: TensorForm, tensor: Tensor) -> Tensor:
+        if tensor.dtype != form.dtype:
+            raise ShapeChanged(
+                f"Type mismatch for {form.name}: expected {form.dtype} but got {tensor.dtype}. "
+                f"{_REMEDY}"
+            )
+        if tensor.shape != form.shape:
+            raise ShapeChanged(
+                f"Shape mismatch for {form.name}: expected {form.shape} but got {tensor.shape}. "
+                f"{_REMEDY}"
+            )
+        if tensor.layout is not torch.strided:
+            raise _layout_error(form.name, tensor)
+        if not tensor.is_contiguous(memory_format=form.memory_format):
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"{form.name} is not contiguous and is copied on every call; pass "
+                    f"{form.name}.contiguous()",
+                    stacklevel=4,
+                )
+            tensor = tensor.contiguous(memory_format=form.memory_format)
+        return tensor
+
+
+def _explicit_names(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> set[str]:
+    parameters = list(signature.parameters.values())
+    names = set(kwargs)
+    for index in range(len(args)):
+        parameter = parameters[index] if index < len(parameters) else parameters[-1]
+        variadic = parameter.kind is parameter.VAR_POSITIONAL
+        names.add(f"*{index}" if variadic or index >= len(parameters) else parameter.name)
+    return names
+
+
+def _strip(path: str) -> str:
+    """Turn the path "['x'][0]" of the argument dictionary into "x[0]"."""
+    if path.startswith("['"):
+        name, _, rest = path[2:].partition("']")
+        return name + rest
+    return path
+
+
+def _form(name: str, tensor: Tensor) -> TensorForm:
+    if tensor.layout is not torch.strided:
+        raise _layout_error(name, tensor)
+    memory_format = torch.contiguous_format
+    if not tensor.is_contiguous():
+        for candidate in (torch.channels_last, torch.channels_last_3d):
+            rank = 4 if candidate is torch.channels_last else 5
+            if tensor.dim() == rank and tensor.is_contiguous(memory_format=candidate):
+                memory_format = candidate
+    return TensorForm(name, tensor.shape, tensor.dtype, memory_format)
+
+
+def _layout_error(name: str, tensor: Tensor) -> ArgumentError:
+    return BadArguments(
+        "layout",
+        f"{name} has layout {tensor.layout}, which has no fixed size; pass a dense tensor (for a "
+        "graph: edge_index and edge values)",
+    )
+
+
+def _compare(expected: Node, got: Node) -> bool:
+    """Raise `ShapeChanged` where structure or constants differ; True if only key order does."""
+    name = _strip(expected.path)
+    if isinstance(expected, ConstantNode) and isinstance(got, ConstantNode):
+        if not _same(expected.value, got.value):
+            if type(expected.value) is not type(got.value):
+                raise _type_changed(name, type(expected.value), type(got.value))
+            raise ShapeChanged(
+                f"Value mismatch for {name}: expected {expected.value!r} but got {got.value!r}. "
+                f"Python values are compiled in; {_REMEDY}"
+            )
+        return False
+    if type(expected) is not type(got) or _kind(expected) is not _kind(got):
+        raise _type_changed(name, _kind(expected), _kind(got))
+    if isinstance(expected, MappingNode) and isinstance(got, MappingNode):
+        return _compare_mappings(name, expected, got)
+    if isinstance(expected, SequenceNode) and isinstance(got, SequenceNode):
+        if len(expected.children) != len(got.children):
+            raise ShapeChanged(
+                f"Length mismatch for {name}: expected {len(expected.children)} entries but got "
+                f"{len(got.children)}. {_REMEDY}"
+            )
+        pairs = zip(expected.children, got.children, strict=True)
+        reordered = [_compare(one, other) for one, other in pairs]
+        return any(reordered)
+    if isinstance(expected, CustomNode) and expected.count != getattr(got, "count", None):
+        raise ShapeChanged(
+            f"Length mismatch for {name}: expected {expected.count} tensors but got {getattr(got, 'count', 0)}. "
+            f"{_REMEDY}"
+        )
+    return False
+
+
+def _compare_mappings(name: str, expected: MappingNode, got: MappingNode) -> bool:
+    if set(expected.keys) != set(got.keys):
+        missing = sorted(str(key) for key in set(expected.keys) - set(got.keys))
+        extra = sorted(str(key) for key in set(got.keys) - set(expected.keys))
+        details = [f"Missing arguments: {', '.join(missing)}"] if missing else []
+        details += [f"Unexpected arguments: {', '.join(extra)}"] if extra else []
+        raise ShapeChanged(f"Keys mismatch for {name}: {'; '.join(details)}. {_REMEDY}")
+    others = dict(zip(got.keys, got.children, strict=True))
+    reordered = [
+        _compare(child, others[key])
+        for key, child in zip(expected.keys, expected.children, strict=True)
+    ]
+    return expected.keys != got.keys or any(reordered)
+
+
+def _collect(expected: Node, value: Any, tensors: list[Tensor]) -> None:
+    """Take the tensors out of `value` in the order of the compiled structure."""
+    if isinstance(expected, MappingNode):
+        for key, child in zip(expected.keys, expected.children, strict=True):
+            _collect(child, value[key], tensors)
+    elif isinstance(expected, SequenceNode):
+        for child, entry in zip(expected.children, value, strict=True):
+            _collect(child, entry, tensors)
+    else:
+        tensors.extend(flatten(value)[0])
+
+
+def _kind(node: Node) -> type:
+    if isinstance(node, TensorNode):
+        return Tensor
+    if isinstance(node, ConstantNode):
+        return type(node.value)
+    if isinstance(node, CustomNode):
+        return type(node.original)
+    return node.kind
+
+
+def _type_changed(name: str, expected: type, got: type) -> ShapeChanged:
+    return ShapeChanged(f"Type mismatch for {name}: expected {expected} but got {got}. {_REMEDY}")
+
+
+def _same(expected: Any, got: Any) -> bool:
+    if expected is got:
+        return True
+    try:
+        return bool(expected == got)
+    except (TypeError, ValueError, RuntimeError):
+        # Objects without a plain truth value (arrays): only the very same one is the same.
+        return False

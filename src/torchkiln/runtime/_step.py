@@ -1,0 +1,235 @@
+"""The step as one function of tensors: what is captured, compiled and run.
+
+`StepFunction` is written once. The eager backend calls it on real tensors; capture calls it once
+on tensors without values and records it. Its inputs, in order: the module's tensors, optimiser
+state, gradient accumulators, hyper-parameter tables, the micro-batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchkiln.core import CaptureError, Options, Precision, Reduction
+from torchkiln.data import flatten
+from torchkiln.data._structure import Node
+from torchkiln.runtime._binding import Binding, current_buffers, stand_ins
+from torchkiln.runtime._losses import LossRecorder, find_loss
+from torchkiln.runtime._optimizers import OptimizerBinding
+from torchkiln.runtime._signature import Signature
+
+_DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
+
+_forward_depth = 0
+
+
+def is_capturing() -> bool:
+    """True while a program captures or runs forward."""
+    return _forward_depth > 0
+
+
+@contextlib.contextmanager
+def _inside_forward() -> Iterator[None]:
+    global _forward_depth
+    _forward_depth += 1
+    try:
+        yield
+    finally:
+        _forward_depth -= 1
+
+
+@dataclass(slots=True)
+class ForwardResult:
+    """What one forward left behind."""
+
+    outputs: list[Tensor]
+    node: Node
+    loss: Tensor | None
+    reassigned: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StepFunction:
+    """Forward, loss, backward and update of one micro-batch, on explicit tensors."""
+
+    forward: Callable[..., Any]
+    binding: Binding
+    signature: Signature
+    options: Options
+    training: bool
+    # Filled by the first run: structure of the outputs, parameters with a gradient, ...
+    node: Node | None = None
+    reassigned: list[str] = field(default_factory=list)
+    anchors: tuple[str, ...] = ()
+
+    def run_forward(self, tensors: list[Tensor], batch: list[Tensor]) -> ForwardResult:
+        """Run the user's forward on stand-ins for the module's tensors."""
+        args, kwargs = self.signature.arguments(batch)
+        # Module tensors are leaves of their own graph: whoever calls twice sees fresh gradients.
+        with (
+            stand_ins(self.binding, tensors),
+            _inside_forward(),
+            LossRecorder() as recorder,
+            self._autocast(tensors, batch),
+            torch.enable_grad(),
+        ):
+            result = self.forward(*args, **kwargs)
+            reassigned = self._keep_buffers(tensors)
+            self._refuse_new_parameters(tensors)
+        outputs, node = flatten(result, "output")
+        loss = find_loss(recorder, outputs) if self.training else None
+        return ForwardResult(outputs, node, loss, reassigned)
+
+    def _autocast(self, tensors: list[Tensor], batch: list[Tensor]) -> Any:
+        dtype = _DTYPES.get(self.options.precision) if self.options.precision else None
+        if dtype is None:
+            return contextlib.nullcontext()
+        device = next((t.device.type for t in [*tensors, *batch]), "cpu")
+        return torch.autocast(device, dtype=dtype, cache_enabled=False)
+
+    def _keep_buffers(self, tensors: list[Tensor]) -> list[str]:
+        """Write a buffer that forward replaced by another tensor back into the original."""
+        start = len(self.binding.parameters)
+        names = []
+        for offset, now in enumerate(current_buffers(self.binding)):
+            slot, before = self.binding.buffers[offset], tensors[start + offset]
+            if now is before:
+                continue
+            if now is None:
+                raise CaptureError(
+                    f"buffer {slot.name!r} is removed from the model by forward; set it to zero "
+                    "instead"
+                )
+            if now.shape != before.shape or now.dtype != before.dtype:
+                raise CaptureError(
+                    f"buffer {slot.name!r} is reassigned within the model with another shape or "
+                    f"dtype ({tuple(before.shape)} {before.dtype} -> {tuple(now.shape)} "
+                    f"{now.dtype}); keep its size fixed"
+                )
+            with torch.no_grad():
+                before.copy_(now.detach())
+            names.append(slot.name)
+        return names
+
+    def _refuse_new_parameters(self, tensors: list[Tensor]) -> None:
+        for slot, tensor in zip(self.binding.parameters, tensors, strict=False):
+            place = slot.places[0]
+            if place.holder.get(place.key) is not tensor:
+                raise CaptureError(
+                    f"parameter {slot.name!r} is reassigned within the model; change it in place "
+                    "under torch.no_grad(), or make it a buffer"
+                )
+
+    def infer(self, tensors: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+        """Return the outputs of an inference step."""
+        result = self.run_forward(tensors, batch)
+        self.node, self.reassigned = result.node, result.reassigned
+        return _own(result.outputs, [*tensors, *batch])
+
+    def gradients(
+        self, tensors: list[Tensor], batch: list[Tensor], scale: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor | None]]:
+        """Return outputs (anchors last) and the gradient of every trainable parameter."""
+        result = self.run_forward(tensors, batch)
+        self.node, self.reassigned = result.node, result.reassigned
+        loss = result.loss
+        assert loss is not None
+        trainable = self.trainable(tensors)
+        if not loss.requires_grad or not trainable:
+            raise CaptureError(
+                "the loss does not depend on any parameter that requires a gradient; check "
+                "requires_grad flags, detach() and torch.no_grad() in forward"
+            )
+        # The loss may be a vector: a gradient of ones sums it.
+        seed = torch.ones_like(loss)
+        if scale is not None:
+            seed = seed * scale.to(seed.dtype)
+        grads = torch.autograd.grad(loss, trainable, grad_outputs=seed, allow_unused=True)
+        outputs = _own(result.outputs, [*tensors, *batch])
+        return [*outputs, *self._anchored(loss, grads)], list(grads)
+
+    def trainable(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return the stand-ins of parameters that require a gradient."""
+        count = len(self.binding.parameters)
+        return [tensor for tensor in tensors[:count] if tensor.requires_grad]
+
+    def trainable_names(self) -> list[str]:
+        return [slot.name for slot in self.binding.parameters if slot.tensor.requires_grad]
+
+    def _anchored(self, loss: Tensor, grads: tuple[Tensor | None, ...]) -> list[Tensor]:
+        by_name = dict(zip(self.trainable_names(), grads, strict=True))
+        kept = []
+        for anchor in self.anchors:
+            value = loss if anchor == "loss" else by_name.get(anchor.removeprefix("Gradient___"))
+            if value is None:
+                raise CaptureError(
+                    f"there is no tensor {anchor!r} to anchor; tensor_names() lists those that are"
+                )
+            kept.append(value.detach().clone())
+        return kept
+
+
+def apply_update(
+    optimizer: OptimizerBinding,
+    options: Options,
+    params: list[Tensor],
+    gradients: list[Tensor | None],
+    state: list[dict[str, Tensor]],
+    tables: list[Tensor],
+) -> None:
+    """Change parameters and optimiser state in place from (summed) gradients; None skips one."""
+    *hyper, global_scalars = tables
+    recipe = optimizer.recipe
+    grads = {member: grad for member, grad in enumerate(gradients) if grad is not None}
+    with torch.no_grad():
+        count = options.micro_batches_per_update
+        if options.reduction is Reduction.MEAN and count > 1:
+            grads = {member: grad * (1.0 / count) for member, grad in grads.items()}
+        if recipe.scales_loss:
+            inverse = global_scalars[2]
+            grads = {member: grad * inverse.to(grad.dtype) for member, grad in grads.items()}
+        if recipe.clips:
+            grads = _clip(grads, global_scalars[0])
+        position = dict.fromkeys(optimizer.dtypes(), 0)
+        for row in optimizer.rows:
+            table = hyper[optimizer.dtypes().index(row.dtype)]
+            scalars = table[position[row.dtype]].unbind()
+            position[row.dtype] += 1
+            rule = recipe.rules[row.group]
+            used = scalars[: len(rule.hyper(optimizer.hyper.groups[row.group], 1))]
+            for member in row.members:
+                if member in grads:
+                    rule.update(params[member], grads[member], state[member], used)
+
+
+def _clip(grads: dict[int, Tensor], limit: Tensor) -> dict[int, Tensor]:
+    """Scale gradients so that their joint norm is at most `limit`, as `clip_grad_norm_` does."""
+    norms = [torch.linalg.vector_norm(grad.to(limit.dtype)) for grad in grads.values()]
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    factor = torch.clamp(limit / (total + 1e-6), max=1.0)
+    return {member: grad * factor.to(grad.dtype) for member, grad in grads.items()}
+
+
+def _own(outputs: list[Tensor], foreign: list[Tensor]) -> list[Tensor]:
+    """Return outputs that share no memory with inputs, weights or each other.
+
+    The update changes weights in place, and a caller may write into what it was given.
+    """
+    taken = {_storage(tensor) for tensor in foreign}
+    owned = []
+    for output in outputs:
+        # Views of an intermediate are copied too: native code returns whole buffers.
+        shares = _storage(output) in taken or output._is_view()
+        result = output.detach().clone() if shares else output.detach()
+        taken.add(_storage(result))
+        owned.append(result)
+    return owned
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
