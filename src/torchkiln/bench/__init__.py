@@ -1,0 +1,1 @@
+"""The benchmark application: typed functions that the command line is derived from."""

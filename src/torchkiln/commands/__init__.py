@@ -1,0 +1,1 @@
+"""What the subcommands of `torchkiln` do; `cli.py` only declares them."""
