@@ -18,7 +18,13 @@ from torchkiln.core._errors import (
     TorchkilnError,
     WorkerError,
 )
-from torchkiln.core._files import atomic_path, file_lock, sha256_file, write_atomic
+from torchkiln.core._files import (
+    ScratchDirectory,
+    atomic_path,
+    file_lock,
+    sha256_file,
+    write_atomic,
+)
 from torchkiln.core._options import (
     Anchor,
     Backend,
@@ -57,6 +63,7 @@ __all__ = [
     "TorchkilnError",
     "WorkerError",
     # files
+    "ScratchDirectory",
     "atomic_path",
     "file_lock",
     "sha256_file",

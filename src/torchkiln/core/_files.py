@@ -6,7 +6,9 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +53,17 @@ def file_lock(path: Path) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+class ScratchDirectory:
+    """A temporary directory that goes with its owner, quietly."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="torchkiln-"))
+        self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def remove(self) -> None:
+        self._remove()
 
 
 def sha256_file(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, assert_never, cast, final
@@ -139,7 +140,8 @@ class AsyncPrefetcher:
             ready = self._wait_for_batch()
         if ready is None or self._child is None:
             raise StopIteration
-        batch = self._child.take(ready.slot, ready.payload)
+        with self._closing_on_error():
+            batch = self._child.take(ready.slot, ready.payload)
         if self._pin_memory and torch.accelerator.is_available():
             return map_tensors(Tensor.pin_memory, batch)
         return batch
@@ -182,11 +184,8 @@ class AsyncPrefetcher:
     def _wait_for_batch(self) -> Ready | None:
         """Return the next batch of the pass that was asked for, or None at its end."""
         while self._child is not None:
-            try:
+            with self._closing_on_error():
                 message = self._child.receive()
-            except WorkerError:
-                self._close()
-                raise
             if message.generation < self._asked.generation:
                 if isinstance(message, Failed):
                     # What nobody wants any more must not fail the pass that was asked for.
@@ -220,6 +219,18 @@ class AsyncPrefetcher:
                 "check the dataset's length, or lower the batch size"
             )
         return f"{text}: it is empty, or a generator that can be read only once"
+
+    @contextlib.contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        """Give the child up if talking to it fails; the next pass starts another one.
+
+        An interrupt counts: half a message may have been read, and the rest makes no sense.
+        """
+        try:
+            yield
+        except BaseException:
+            self._close()
+            raise
 
     def _close(self) -> None:
         if self._child is not None:

@@ -53,9 +53,11 @@ class ChildSettings:
 
 def run_child(connection: Connection, source: Any, settings: ChildSettings) -> None:
     """Serve `source` over the connection until the parent goes away or asks to stop."""
-    signal.signal(signal.SIGTERM, _raise_stop)
-    # Ctrl-C reaches the whole process group; the parent decides what it means.
+    # A group of its own: the parent can end it together with its workers, and Ctrl-C in a terminal
+    # reaches the parent alone, which decides what it means.
+    os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _raise_stop)
     # Processes that the dataset starts must not keep our end open after we are gone.
     os.register_at_fork(after_in_child=connection.close)
     # The parent's OpenMP threads do not exist here; torch's own workers do the same.

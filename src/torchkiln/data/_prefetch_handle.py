@@ -11,6 +11,8 @@ import multiprocessing.reduction
 import multiprocessing.util
 import os
 import signal
+import sys
+import time
 from typing import Any, final
 
 import torch
@@ -89,11 +91,10 @@ class ChildHandle:
         """
         while True:
             try:
-                if not self._connection.poll(_CHILD_CHECK_S) and self.is_alive():
-                    continue
-                # A dead child's last words can be in the connection still.
-                if not self._connection.poll():
-                    raise EOFError
+                while not self._connection.poll(_CHILD_CHECK_S):
+                    # A dead child's last words can be in the connection still.
+                    if not self.is_alive() and not self._connection.poll():
+                        raise EOFError
                 message: ToParent = self._connection.recv()
                 if not isinstance(message, NewArena):
                     return message
@@ -116,7 +117,7 @@ class ChildHandle:
             os.close(descriptor)
 
     def _describe_death(self) -> str:
-        self._process.join(_STOP_GRACE_S)
+        _wait(self._process)
         code = self._process.exitcode
         if code is not None and code < 0:
             name = signal.Signals(-code).name
@@ -136,20 +137,34 @@ class ChildHandle:
 def _stop(process: Any, connection: multiprocessing.connection.Connection) -> None:
     connection.close()
     process.terminate()
-    process.join(_STOP_GRACE_S)
-    if process.is_alive():
+    _wait(process)
+    # Whatever is left of its group: a child deep in foreign code, or the workers of a killed one.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.is_alive():  # before it had a group of its own
         process.kill()
-        process.join()
+    process.join()
     process.close()
+
+
+def _wait(process: Any) -> None:
+    """Wait for the end of the process itself.
+
+    `join` with a timeout waits for a pipe, which workers that outlive the process hold open.
+    """
+    deadline_s = time.monotonic() + _STOP_GRACE_S
+    while process.is_alive() and time.monotonic() < deadline_s:
+        time.sleep(0.001)
 
 
 def resolve_start_method(method: StartMethod) -> StartMethod:
     """Return the method that AUTO stands for here and now."""
     if method is not StartMethod.AUTO:
         return method
-    # A forked copy of a CUDA context cannot be used, nor safely destroyed; and some systems
-    # (macOS) have libraries that do not survive a fork, so their default is something else.
-    can_fork = multiprocessing.get_all_start_methods()[0] == "fork"
+    # A forked copy of a CUDA context cannot be used, nor safely destroyed; and system libraries of
+    # macOS do not survive a fork. Not Python's own default, which gave up fork on Linux in 3.14:
+    # scripts without a main guard are worth more to us.
+    can_fork = sys.platform == "linux"
     return (
         StartMethod.FORKSERVER if torch.cuda.is_initialized() or not can_fork else StartMethod.FORK
     )

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchkiln.data._structure import Node
+from torchkiln.runtime._checkpointing import replayed_checkpoints
 from torchkiln.runtime._dynamic import explain
 from torchkiln.runtime._entries import Entries
 from torchkiln.runtime._optimizers import OptimizerBinding
@@ -200,12 +201,24 @@ def _finish(captured: Captured, step: StepFunction, changed: list[int]) -> None:
 
 
 @contextlib.contextmanager
+def without_fused_recurrence(module: nn.Module) -> Iterator[None]:
+    """Keep mkldnn's recurrent kernel out: it has no form that AOTInductor can call."""
+    before = torch._C._get_mkldnn_enabled()
+    recurrent = any(isinstance(child, nn.RNNBase) for child in module.modules())
+    # Only this flag: torch.backends.mkldnn.flags() sets others too, and warns about them.
+    torch._C._set_mkldnn_enabled(before and not recurrent)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+@contextlib.contextmanager
 def _static_rules(module: nn.Module) -> Iterator[None]:
     """Switch on what makes libraries refuse, rather than guess, sizes that depend on data."""
     with contextlib.ExitStack() as stack:
-        if any(isinstance(child, nn.RNNBase) for child in module.modules()):
-            # mkldnn's fused recurrent kernel has no form that AOTInductor can call.
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.enter_context(without_fused_recurrence(module))
+        stack.enter_context(replayed_checkpoints())
         experimental = sys.modules.get("torch_geometric.experimental")
         if experimental is not None:
             stack.enter_context(experimental.experimental_mode("disable_dynamic_shapes"))

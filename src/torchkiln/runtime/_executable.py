@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from torchkiln.core import ExecutableError
 from torchkiln.data._structure import Node
@@ -51,6 +51,8 @@ class GraphExecutable(Executable):
 
     def __init__(self, graphs: dict[str, fx.GraphModule]) -> None:
         self._graphs = graphs
+        for graph in graphs.values():
+            _forgive_strides(graph)
 
     def entry(self, name: str) -> Run:
         graph = self._graphs[name]
@@ -63,11 +65,27 @@ class GraphExecutable(Executable):
         return run
 
 
+def _forgive_strides(graph: fx.GraphModule) -> None:
+    """Let views copy where a kernel returned other strides than its shape-only form foretold.
+
+    Some do (mse_loss_backward of a transposed input); code generation has its own view of strides.
+    """
+    for node in graph.graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    graph.recompile()
+
+
 class EagerExecutable(Executable):
     """The step function itself, on real tensors."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
+
+    @property
+    def with_gradient(self) -> set[int]:
+        """Positions of the optimiser's parameters that the loss reached so far."""
+        return self._entries.with_gradient
 
     @property
     def node(self) -> Node:
@@ -77,4 +95,11 @@ class EagerExecutable(Executable):
 
     def entry(self, name: str) -> Run:
         function = getattr(self._entries, name)
-        return lambda inputs: function(*inputs)
+
+        def run(inputs: list[Tensor]) -> list[Tensor]:
+            # Aliases: forward may call requires_grad_() on what it is given.
+            own = [t if isinstance(t, nn.Parameter) else t.detach() for t in inputs]
+            outputs: list[Tensor] = function(*own)
+            return outputs
+
+        return run

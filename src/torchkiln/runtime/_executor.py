@@ -129,6 +129,9 @@ class Executor:
                     inputs = [*self._tensors, *self._sums, tables[-1], *slices[index]]
                     self._add(collectors, self._timed("accumulate", inputs))
                 self._runs["update"]([*optimizer.params, *self._sums, *state, *tables])
+            executable = self._built.executable
+            if isinstance(executable, EagerExecutable):
+                optimizer.unreached = set(range(len(optimizer.params))) - executable.with_gradient
             optimizer.advance(1)
             self._add_updated(collectors)
 

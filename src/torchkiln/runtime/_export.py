@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from torchkiln.core import ExecutableError, NotCompiledError, Options, atomic_path
+from torchkiln.core import ExecutableError, NotCompiledError, Options, ScratchDirectory, atomic_path
 from torchkiln.runtime._binding import bind
 from torchkiln.runtime._environment import describe_environment
 from torchkiln.runtime._executable import NativeExecutable
@@ -110,8 +109,8 @@ def load_program(
     _load_weights(module, load_tensors(parts["weights.safetensors"]), Path(path))
     if optimizer is not None and training:
         _load_optimizer(program, optimizer, load_tensors(parts["optimizer.safetensors"]))
-    workspace = tempfile.TemporaryDirectory(prefix="torchkiln-")
-    package = Path(workspace.name) / "program.pt2"
+    workspace = ScratchDirectory()
+    package = workspace.path / "program.pt2"
     package.write_bytes(parts["executable.pt2"])
     program.adopt_executable(
         NativeExecutable(package, _device(module)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import fx, nn
 
 from torchkiln.core import CompileError
-from torchkiln.runtime._capture import Captured, Entry
+from torchkiln.runtime._capture import Captured, Entry, without_fused_recurrence
 from torchkiln.runtime._progress import CompileProgress
 
 aten = torch.ops.aten
@@ -35,7 +36,12 @@ def build_package(
         progress.start_entry(name, share)
         graph, inputs = _prepare(entry)
         try:
-            with _build_rules(module), progress.watch_compiler():
+            with (
+                torch.no_grad(),
+                without_fused_recurrence(module),
+                progress.watch_compiler(),
+                _without_own_warnings(),
+            ):
                 files[name] = aot_compile(graph, tuple(inputs), options=_options(graph))
         except Exception as error:
             raise CompileError(_explain(error)) from error
@@ -74,11 +80,11 @@ def _prepare(entry: Entry) -> tuple[fx.GraphModule, list[torch.Tensor]]:
 
 
 @contextlib.contextmanager
-def _build_rules(module: nn.Module) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if any(isinstance(child, nn.RNNBase) for child in module.modules()):
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+def _without_own_warnings() -> Iterator[None]:
+    """Silence Inductor's use of torch's own deprecated parts: no user can act on that."""
+    with warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
         yield
 
 

@@ -135,6 +135,8 @@ class OptimizerBinding:
     steps: Tensor | None = None
     published: bool = False
     stale: bool = False
+    # Members that no gradient reaches: they have no state, as in torch.
+    unreached: set[int] = field(default_factory=set)
 
     def rule(self, member: int) -> UpdateRule:
         return self.recipe.rules[self.rows[self.row_of(member)].group]
@@ -247,7 +249,7 @@ class OptimizerBinding:
             entry: dict[str, Any] = dict(own)
             if self.rule(member).has_step and self.steps is not None:
                 entry = {"step": self.steps[member], **entry}
-            if entry:
+            if entry and member not in self.unreached:
                 self.optimizer.state[param] = entry
         self.published = True
 

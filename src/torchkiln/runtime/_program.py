@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -19,6 +18,7 @@ from torchkiln.core import (
     Options,
     OptionsError,
     OutputMode,
+    ScratchDirectory,
     span,
 )
 from torchkiln.data import rebuild
@@ -96,7 +96,7 @@ class Program:
         self._signature: Signature | None = None
         self._executor: Executor | None = None
         self._compilation_time_s = 0.0
-        self._workspace: tempfile.TemporaryDirectory[str] | None = None
+        self._workspace: ScratchDirectory | None = None
 
     # -- building ---------------------------------------------------------------------------
 
@@ -156,8 +156,8 @@ class Program:
         step.anchors = _gradient_anchors(self.options)
         optimizer = self._bind_optimizer(step)
         if self.options.cache_dir is None and self.options.backend is Backend.INDUCTOR:
-            self._workspace = tempfile.TemporaryDirectory(prefix="torchkiln-")
-        workspace = Path(self._workspace.name) if self._workspace is not None else None
+            self._workspace = ScratchDirectory()
+        workspace = self._workspace.path if self._workspace is not None else None
         built = build(step, micro_batch, optimizer, device, workspace)
         self.num_compiles += built.compiled
         self.num_captures += built.captured
@@ -191,7 +191,7 @@ class Program:
         metadata: ProgramMetadata,
         signature: dict[str, Any],
         package: Path,
-        workspace: tempfile.TemporaryDirectory[str],
+        workspace: ScratchDirectory,
     ) -> None:
         """Take over a loaded executable instead of compiling one."""
         form = Signature.from_json(self.module.forward, signature, self.options)
@@ -231,7 +231,7 @@ class Program:
         """Drop the executable; weights and optimiser state stay. A later call compiles again."""
         self._built = self._signature = self._executor = None
         if self._workspace is not None:
-            self._workspace.cleanup()
+            self._workspace.remove()
             self._workspace = None
 
     # -- running ----------------------------------------------------------------------------
@@ -249,6 +249,7 @@ class Program:
             self._hyper_is_new = False
         with span("program", "training step" if self.training else "inference step"):
             outputs = executor.run(tensors)
+        self._write_back(tensors)
         if self.options.check_finite:
             self._check_finite(outputs)
         return rebuild(executor.output_node, outputs)
@@ -268,6 +269,15 @@ class Program:
         if device.type == "cpu" and all(tensor.device.type == "cpu" for tensor in tensors):
             return tensors
         return [tensor.to(device, non_blocking=True) for tensor in tensors]
+
+    def _write_back(self, tensors: list[Tensor]) -> None:
+        """Let the caller see what forward wrote to inputs that had to be copied first."""
+        assert self._signature is not None
+        assert self._built is not None
+        for index, original in self._signature.copied:
+            # Backends other than native code count writes; a fresh copy has none.
+            if index in self._built.metadata.mutated_inputs or tensors[index]._version:
+                original.detach().copy_(tensors[index])
 
     def _check_finite(self, outputs: list[Tensor]) -> None:
         for index, output in enumerate(outputs):

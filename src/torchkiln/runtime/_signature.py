@@ -103,6 +103,7 @@ class Signature:
         self.forms = [_form(name, t) for name, t in zip(names, tensors, strict=True)]
         self._check_batch(options)
         self._warned = False
+        self.copied: list[tuple[int, Tensor]] = []
 
     def to_json(self) -> dict[str, Any]:
         """Return the call form as plain values; arguments that are objects cannot be described."""
@@ -156,6 +157,7 @@ class Signature:
         ]
         result._check_batch(options)
         result._warned = False
+        result.copied = []
         return result
 
     def _check_batch(self, options: Options) -> None:
@@ -209,7 +211,10 @@ class Signature:
         if _compare(self.node, node):
             tensors = []
             _collect(self.node, arguments, tensors)
-        return [self._accept_tensor(form, t) for form, t in zip(self.forms, tensors, strict=True)]
+        accepted = [self._accept_tensor(f, t) for f, t in zip(self.forms, tensors, strict=True)]
+        # Whoever writes to its inputs must also write to these.
+        self.copied = [(i, t) for i, t in enumerate(tensors) if t is not accepted[i]]
+        return accepted
 
     def _check_call_form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = _explicit_names(self._signature, args, kwargs)
@@ -316,9 +321,10 @@ def _compare(expected: Node, got: Node) -> bool:
         pairs = zip(expected.children, got.children, strict=True)
         reordered = [_compare(one, other) for one, other in pairs]
         return any(reordered)
-    if isinstance(expected, CustomNode) and expected.count != getattr(got, "count", None):
+    count = getattr(got, "count", 0)
+    if isinstance(expected, CustomNode) and expected.count != count:
         raise ShapeChanged(
-            f"Length mismatch for {name}: expected {expected.count} tensors but got {getattr(got, 'count', 0)}. "
+            f"Length mismatch for {name}: expected {expected.count} tensors but got {count}. "
             f"{_REMEDY}"
         )
     return False

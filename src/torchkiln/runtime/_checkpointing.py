@@ -1,0 +1,137 @@
+"""Recomputing a checkpointed block with the random numbers of its forward.
+
+`torch.utils.checkpoint` puts the generator back before it recomputes. That happens in Python, while
+a step is recorded, and leaves no trace in the graph: dropout would draw another mask for backward
+than for forward. So the numbers themselves are kept, and recomputation reads them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint as torch_checkpoint
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from torchkiln.core import CaptureError
+
+
+class _Keep(TorchDispatchMode):
+    """Keeps the result of every random operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Any] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if _is_random(func):
+            # A copy: dropout goes on to scale its mask in place.
+            self.draws.append(tree_map_only(Tensor, torch.clone, result))
+        return result
+
+
+class _Replay(TorchDispatchMode):
+    """Gives back what `_Keep` kept, in order, each time it is entered."""
+
+    def __init__(self, kept: _Keep) -> None:
+        super().__init__()
+        self._kept = kept
+        self._next = iter(kept.draws)
+
+    def __enter__(self) -> Self:
+        self._next = iter(self._kept.draws)
+        super().__enter__()
+        return self
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if not _is_random(func):
+            return func(*args, **(kwargs or {}))
+        draw = next(self._next)
+        if func._schema.is_mutable:
+            return args[0].copy_(draw)
+        return tree_map_only(Tensor, torch.clone, draw)
+
+
+def _is_random(func: Any) -> bool:
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    written = [
+        index
+        for index, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    if written not in ([], [0]):
+        raise CaptureError(
+            f"{func} draws random numbers in a way that a checkpointed block cannot repeat; move "
+            "it out of torch.utils.checkpoint"
+        )
+    return True
+
+
+@contextlib.contextmanager
+def replayed_checkpoints() -> Iterator[None]:
+    """Let blocks that are checkpointed meanwhile repeat their random numbers in backward."""
+    original = torch_checkpoint._checkpoint_without_reentrant_generator
+
+    def generator(
+        function: Callable[..., Any],
+        preserve_rng_state: bool,
+        context_fn: Callable[[], tuple[Any, Any]],
+        determinism_check: str,
+        debug: bool,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if preserve_rng_state and not debug:
+            context_fn = _with_replay(context_fn)
+        return original(
+            function, preserve_rng_state, context_fn, determinism_check, debug, *args, **kwargs
+        )
+
+    with mock.patch.object(torch_checkpoint, "_checkpoint_without_reentrant_generator", generator):
+        yield
+
+
+def _with_replay(context_fn: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
+    def contexts() -> tuple[Any, Any]:
+        keep = _Keep()
+        replay = _Replay(keep)
+        if context_fn is torch_checkpoint.noop_context_fn:
+            return keep, replay
+        forward, recompute = context_fn()
+        return _both(forward, keep), _both(recompute, replay)
+
+    return contexts
+
+
+class _both:  # noqa: N801 - used like a function
+    """Two context managers as one that can be entered again."""
+
+    def __init__(self, *contexts: Any) -> None:
+        self._contexts = contexts
+
+    def __enter__(self) -> None:
+        for context in self._contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
