@@ -81,8 +81,9 @@ def _prepare(entry: Entry) -> tuple[fx.GraphModule, list[torch.Tensor]]:
 
 @contextlib.contextmanager
 def _without_own_warnings() -> Iterator[None]:
-    """Silence Inductor's use of torch's own deprecated parts: no user can act on that."""
+    """Silence what no user can act on: deprecated parts of torch, operators that stay calls."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Torchinductor does not support code generation")
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
         yield

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchkiln.core import MultipleLossesError, NoLossError
 from torchkiln.ops._ctc import static_ctc_loss
+from torchkiln.runtime._gaussian_nll import static_gaussian_nll_loss
 
 LOSS_FUNCTIONS = frozenset(
     {
@@ -47,8 +48,11 @@ LOSS_FUNCTIONS = frozenset(
     }
 )
 
-# Functions whose shapes depend on values although the maths does not; the static form is recorded.
-_STATIC_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {F.ctc_loss: static_ctc_loss}
+# Functions that look at values although the maths does not; the static form is recorded.
+_STATIC_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.ctc_loss: static_ctc_loss,
+    F.gaussian_nll_loss: static_gaussian_nll_loss,
+}
 
 _REMEDY = (
     "compute the loss inside forward with a torch loss, or wrap your own in identity_loss(loss, "
@@ -116,8 +120,10 @@ def find_loss(recorder: LossRecorder, outputs: list[Tensor]) -> Tensor:
         NoLossError: if no loss was marked, or none reaches an output.
         MultipleLossesError: if several independent ones do.
     """
+    # A loss function of detached values is a metric.
+    implicit = [loss for loss in recorder.implicit if loss.requires_grad] or recorder.implicit
     losses = _independent(recorder.explicit) or _independent(
-        [loss for loss in recorder.implicit if _reaches_any(outputs, loss)]
+        [loss for loss in implicit if _reaches_any(outputs, loss)]
     )
     if not losses:
         if recorder.implicit:

@@ -44,16 +44,6 @@ def _inside_forward() -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class ForwardResult:
-    """What one forward left behind."""
-
-    outputs: list[Tensor]
-    node: Node
-    loss: Tensor | None
-    reassigned: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class StepFunction:
     """Forward, loss, backward and update of one micro-batch, on explicit tensors."""
 
@@ -67,23 +57,26 @@ class StepFunction:
     reassigned: list[str] = field(default_factory=list)
     anchors: tuple[str, ...] = ()
 
-    def run_forward(self, tensors: list[Tensor], batch: list[Tensor]) -> ForwardResult:
-        """Run the user's forward on stand-ins for the module's tensors."""
+    @contextlib.contextmanager
+    def _inside(self, tensors: list[Tensor]) -> Iterator[LossRecorder]:
+        """Let the user's code see stand-ins for the module's tensors.
+
+        Backward belongs inside too: a checkpointed block runs again there, and so do hooks.
+        """
+        with stand_ins(self.binding, tensors), _inside_forward(), LossRecorder() as recorder:
+            yield recorder
+
+    def _run_forward(
+        self, tensors: list[Tensor], batch: list[Tensor], recorder: LossRecorder
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Return the outputs, in memory of their own, and the loss."""
         args, kwargs = self.signature.arguments(batch)
-        # Module tensors are leaves of their own graph: whoever calls twice sees fresh gradients.
-        with (
-            stand_ins(self.binding, tensors),
-            _inside_forward(),
-            LossRecorder() as recorder,
-            self._autocast(tensors, batch),
-            torch.enable_grad(),
-        ):
+        with self._autocast(tensors, batch), torch.enable_grad():
             result = self.forward(*args, **kwargs)
-            reassigned = self._keep_buffers(tensors)
-            self._refuse_new_parameters(tensors)
-        outputs, node = flatten(result, "output")
+        self._refuse_new_parameters(tensors)
+        outputs, self.node = flatten(result, "output")
         loss = find_loss(recorder, outputs) if self.training else None
-        return ForwardResult(outputs, node, loss, reassigned)
+        return _own(outputs, [*tensors, *batch]), loss
 
     def _autocast(self, tensors: list[Tensor], batch: list[Tensor]) -> Any:
         dtype = _DTYPES.get(self.options.precision) if self.options.precision else None
@@ -95,7 +88,8 @@ class StepFunction:
     def _keep_buffers(self, tensors: list[Tensor]) -> list[str]:
         """Write a buffer that forward replaced by another tensor back into the original."""
         start = len(self.binding.parameters)
-        names = []
+        own = {_storage(tensor) for tensor in tensors}
+        names, values = [], []
         for offset, now in enumerate(current_buffers(self.binding)):
             slot, before = self.binding.buffers[offset], tensors[start + offset]
             if now is before:
@@ -111,9 +105,13 @@ class StepFunction:
                     f"dtype ({tuple(before.shape)} {before.dtype} -> {tuple(now.shape)} "
                     f"{now.dtype}); keep its size fixed"
                 )
-            with torch.no_grad():
-                before.copy_(now.detach())
+            # Forward may have swapped two buffers: read both before writing one.
+            value = now.detach()
+            values.append((before, value.clone() if _storage(now) in own else value))
             names.append(slot.name)
+        with torch.no_grad():
+            for before, value in values:
+                before.copy_(value)
         return names
 
     def _refuse_new_parameters(self, tensors: list[Tensor]) -> None:
@@ -127,30 +125,31 @@ class StepFunction:
 
     def infer(self, tensors: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
         """Return the outputs of an inference step."""
-        result = self.run_forward(tensors, batch)
-        self.node, self.reassigned = result.node, result.reassigned
-        return _own(result.outputs, [*tensors, *batch])
+        with self._inside(tensors) as recorder:
+            outputs, _ = self._run_forward(tensors, batch, recorder)
+            self.reassigned = self._keep_buffers(tensors)
+        return outputs
 
     def gradients(
         self, tensors: list[Tensor], batch: list[Tensor], scale: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor | None]]:
         """Return outputs (anchors last) and the gradient of every trainable parameter."""
-        result = self.run_forward(tensors, batch)
-        self.node, self.reassigned = result.node, result.reassigned
-        loss = result.loss
-        assert loss is not None
-        trainable = self.trainable(tensors)
-        if not loss.requires_grad or not trainable:
-            raise CaptureError(
-                "the loss does not depend on any parameter that requires a gradient; check "
-                "requires_grad flags, detach() and torch.no_grad() in forward"
-            )
-        # The loss may be a vector: a gradient of ones sums it.
-        seed = torch.ones_like(loss)
-        if scale is not None:
-            seed = seed * scale.to(seed.dtype)
-        grads = torch.autograd.grad(loss, trainable, grad_outputs=seed, allow_unused=True)
-        outputs = _own(result.outputs, [*tensors, *batch])
+        with self._inside(tensors) as recorder:
+            outputs, loss = self._run_forward(tensors, batch, recorder)
+            assert loss is not None
+            trainable = self.trainable(tensors)
+            if not loss.requires_grad or not trainable:
+                raise CaptureError(
+                    "the loss does not depend on any parameter that requires a gradient; check "
+                    "requires_grad flags, detach() and torch.no_grad() in forward"
+                )
+            # The loss may be a vector: a gradient of ones sums it.
+            seed = torch.ones_like(loss)
+            if scale is not None:
+                seed = seed * scale.to(seed.dtype)
+            grads = torch.autograd.grad(loss, trainable, grad_outputs=seed, allow_unused=True)
+            # Last: backward may need the values that forward replaced.
+            self.reassigned = self._keep_buffers(tensors)
         return [*outputs, *self._anchored(loss, grads)], list(grads)
 
     def trainable(self, tensors: list[Tensor]) -> list[Tensor]:

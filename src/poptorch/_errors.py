@@ -1,0 +1,90 @@
+"""PopTorch's exceptions, and how Torchkiln's become them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from torchkiln.core import (
+    ArgumentError,
+    BatchSizeError,
+    OptionsError,
+    TorchkilnError,
+)
+
+_PYTHON_ERROR = "poptorch_py_error"
+# Kinds of ArgumentError that the original asserts on; a missing argument is an Error.
+_MISUSED_SIGNATURE = ("too_many", "unknown", "duplicate")
+_RECOVERY_ACTIONS = ("IPU_RESET", "LINK_RESET", "PARTITION_RESET", "FULL_RESET")
+
+
+class Error(Exception):
+    """Whatever a wrapped model cannot do; not a RuntimeError, as programs expect.
+
+    `message` is the bare text; `str()` adds the type in front of it.
+    """
+
+    def __init__(self, message: str, type: str = _PYTHON_ERROR, location: str = "") -> None:
+        super().__init__(message, type, location)
+        self.message = message
+        self.type = type
+        self.location = location
+
+    def __str__(self) -> str:
+        text = f"'{self.type}': {self.message}"
+        return f"{text}\nin {self.location}" if self.location else text
+
+
+class RecoverableError(Error):
+    """A device failure that a reset cures; never raised here, kept for `except` clauses."""
+
+    def __init__(
+        self,
+        message: str,
+        recovery_action: str,
+        type: str = _PYTHON_ERROR,
+        location: str = "",
+    ) -> None:
+        super().__init__(message, type, location)
+        if recovery_action not in _RECOVERY_ACTIONS:
+            raise ValueError(
+                f"recovery_action must be one of {', '.join(_RECOVERY_ACTIONS)}; "
+                f"got {recovery_action!r}"
+            )
+        self.args = (message, recovery_action, type, location)
+        self.recovery_action = recovery_action
+
+
+class UnrecoverableError(Error):
+    """A device failure that no reset cures; never raised here, kept for `except` clauses."""
+
+
+class ConfigFileError(Exception):
+    """A line of an options file cannot be applied."""
+
+
+def createPoptorchError(msg: str) -> Error:
+    """Return (not raise) an `Error` that carries `msg`."""
+    return Error(msg)
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise what PopTorch programs expect for whatever the engine raises in the block.
+
+    The engine's own exception stays reachable as `__cause__`.
+    """
+    try:
+        yield
+    except BatchSizeError as error:
+        raise AssertionError(str(error)) from error
+    except ArgumentError as error:
+        if getattr(error, "kind", "") in _MISUSED_SIGNATURE:
+            raise AssertionError(str(error)) from error
+        if getattr(error, "kind", "") == "missing" and "Mandatory" not in str(error):
+            raise  # Python's own TypeError, for a forward with *args or **kwargs
+        raise Error(str(error)) from error
+    except OptionsError as error:
+        raise Error(f"These options cannot make a program: {error}") from error
+    except TorchkilnError as error:
+        raise Error(str(error)) from error

@@ -1,0 +1,401 @@
+"""`PoplarExecutor`: a wrapped model, on a Torchkiln program."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from poptorch import _context, _export, _latency
+from poptorch._blocks import module_repr
+from poptorch._errors import Error, translated
+from poptorch._logging import logger
+from poptorch._optim_base import Optimizer
+from poptorch._optimizer_checks import AttributeTracker, check_optimizer
+from poptorch._option_store import require
+from poptorch._outputs import refuse_backward
+from poptorch._partition import check_blocks
+from poptorch._program_checks import (
+    check_inference_options,
+    check_program,
+    resolve_options,
+)
+from poptorch._wrapping import shallow_copy, unwrap, wrap
+from poptorch.enums import ConnectionType, MeanReductionStrategy
+from poptorch.options import Options
+from torchkiln import runtime
+
+_NOT_COMPILED = "Model has not been compiled or has been destroyed."
+
+
+class PoplarExecutor:
+    """A model compiled once and called like the module it was made from.
+
+    Made by `trainingModel` and `inferenceModel`. Attributes that it does not have itself are those
+    of the user's module.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        options: Options | None,
+        training: bool,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self._training = training
+        self._options = resolve_options(options, training)
+        executed = shallow_copy(model)
+        self._user_model: nn.Module = model if training else executed
+        self._attached = False
+        self._has_run = False
+        self._blocks_checked = False
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._tracker = AttributeTracker(self._options.relax_optimizer_attributes_checks)
+        settings = self._options._to_torchkiln()
+        if not training:
+            check_inference_options(self._options)
+            with translated():
+                self._program = runtime.inference_model(executed, settings)
+            return
+        if optimizer is None:
+            from poptorch import optim
+
+            optimizer = optim.SGD(model.parameters(), lr=0.01)
+        self._take_optimizer(optimizer)
+        with translated():
+            self._program = runtime.training_model(executed, settings, optimizer)
+        wrap(model, self)
+
+    # the wrapped module
+
+    @property
+    def model(self) -> nn.Module:
+        """The user's module (training), or the copy that is executed (inference)."""
+        return self._user_model
+
+    @property
+    def options(self) -> Options:
+        """The options in use: frozen, with a definite output mode."""
+        return self._options
+
+    def __getattr__(self, name: str) -> Any:
+        if "_user_model" not in self.__dict__:
+            raise AttributeError(f"PoplarExecutor has no attribute {name!r} yet")
+        return getattr(self._user_model, name)
+
+    def __repr__(self) -> str:
+        text = module_repr(self._user_model)
+        return text if text.startswith("Poptorch") else f"Poptorch{text}"
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the module's mode; it counts at the next compilation."""
+        self._user_model.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Set the module to evaluation mode; it counts at the next compilation."""
+        return self.train(False)
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
+        """Load weights into the module; the program uses them from the next call on."""
+        return self._user_model.load_state_dict(state_dict, strict=strict)
+
+    # compiling and running
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile for arguments like these without running anything."""
+        if self.isCompiled():
+            logger.warning("The model is compiled already; destroy() it to compile it again")
+            return
+        with _context.running(self._training) as run, translated():
+            self._program.compile(*args, **kwargs)
+        try:
+            check_program(self._program, self._user_model, self._options)
+            self._check_blocks(run)
+        except (Error, AssertionError):
+            self._program.destroy()
+            raise
+        self._attach()
+
+    def isCompiled(self) -> bool:
+        """Return whether there is an executable."""
+        return self._program.is_compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run forward (and backward and the update, in training) on all micro-batches."""
+        require(
+            self._options.connection_type != ConnectionType.Never,
+            "Trying to run a model on an offline device",
+            "ConnectionType.Never",
+            "another connection type, or compile() only",
+        )
+        if not self.isCompiled():
+            self.compile(*args, **kwargs)
+        self._attached = True
+        with _context.running(self._training) as run, translated():
+            outputs = self._program(*args, **kwargs)
+        self._has_run = True
+        self._check_blocks(run)
+        return refuse_backward(outputs) if self._training else outputs
+
+    def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Use the optimiser as it is now, from the next call on.
+
+        Later edits of its groups or attributes need another `setOptimizer`.
+        """
+        if not self._training:
+            raise AttributeError("An inference model has no optimizer; use poptorch.trainingModel")
+        previous = self._optimizer
+        self._take_optimizer(optimizer)
+        with translated():
+            self._program.set_optimizer(optimizer)
+        if isinstance(previous, Optimizer) and previous is not optimizer:
+            previous._bind(None)
+        if self.isCompiled():
+            self._bind_optimizer()
+
+    def destroy(self) -> None:
+        """Drop the executable and give the user's module its class back."""
+        self._program.destroy()
+        self._attached = False
+        self._blocks_checked = False
+        if self._training:
+            unwrap(self._user_model)
+        if isinstance(self._optimizer, Optimizer):
+            self._optimizer._bind(None)
+
+    # weights: they live in the user's module, so these only check that they make sense
+
+    def copyWeightsToHost(self) -> None:
+        """Check that the model is compiled; the module's weights are always current."""
+        self._require_compiled()
+
+    def copyWeightsToDevice(self) -> None:
+        """Check that the model is compiled; the next call reads the module's weights."""
+        self._require_compiled()
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Return False: there is never anything to copy."""
+        return False
+
+    def copyNamedBuffersToDevice(self) -> None:
+        """Check that `updatableNamedBuffers` was set; the next call reads all buffers."""
+        self._require_compiled()
+        if not self._options.exists("updatable_named_buffers"):
+            raise Error(
+                "copyNamedBuffersToDevice needs Options.updatableNamedBuffers([...]) to be set"
+            )
+
+    # the device: always there, so attaching is a matter of bookkeeping
+
+    def attachToDevice(self) -> None:
+        """Attach; a call attaches by itself."""
+        self._require_compiled()
+        require(
+            self._options.connection_type != ConnectionType.Never,
+            "Trying to attach to an offline device",
+            "ConnectionType.Never",
+            "another connection type",
+        )
+        if self._attached:
+            raise Error("Device is already attached")
+        self._attached = True
+
+    def detachFromDevice(self) -> None:
+        """Detach; nothing is lost."""
+        self._require_compiled()
+        if not self._attached:
+            raise Error("Device is not attached")
+        self._attached = False
+
+    def isAttachedToDevice(self) -> bool:
+        """Return whether the model is compiled and attached."""
+        return self.isCompiled() and self._attached
+
+    # files
+
+    def save(
+        self,
+        filename: str | os.PathLike[str],
+        export_model: bool = True,
+        save_rng_state: bool = True,
+    ) -> None:
+        """Write the compiled model to `filename`, for `poptorch.load`.
+
+        Args:
+            filename: Parent directories are made; an existing directory gets `model.poptorch`.
+            export_model: Also write the module, options and optimiser (pickled).
+            save_rng_state: Also write the state of torch's generator.
+        """
+        self._require_compiled()
+        _export.save_executor(
+            self, filename, export_model=export_model, save_rng_state=save_rng_state
+        )
+
+    def compileAndExport(
+        self,
+        filename: str | os.PathLike[str],
+        *args: Any,
+        export_model: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Compile for arguments like these, and `save`."""
+        self.compile(*args, **kwargs)
+        self.save(filename, export_model=export_model)
+
+    def loadExecutable(self, filename: str | os.PathLike[str]) -> None:
+        """Use the program of a file that was saved for the same module."""
+        _export.load_executable(self, filename)
+
+    def __reduce__(self) -> Any:
+        if self._training:
+            raise Error("Only inference models can be pickled; use save() for a training model")
+        return (inferenceModel, (self._user_model, self._options))
+
+    # looking inside
+
+    @property
+    def rng_state(self) -> list[int]:
+        """The seed and state of torch's generator; set it to continue the same stream."""
+        self._require_compiled()
+        return [torch.initial_seed(), *self._program.rng_state.tolist()]
+
+    @rng_state.setter
+    def rng_state(self, state: list[int]) -> None:
+        self._require_compiled()
+        self._program.rng_state = torch.tensor(state[1:], dtype=torch.uint8)
+
+    def getTensorNames(self) -> list[str]:
+        """Return the names that `Options.anchorTensor` accepts."""
+        require(self.isCompiled(), _NOT_COMPILED, "no executable", "a call or compile() first")
+        return self._program.tensor_names()
+
+    def getAnchoredTensor(self, short_name: str) -> Tensor:
+        """Return the value that an anchored tensor had in the latest call."""
+        anchors = self._options.anchored_tensors
+        require(short_name in anchors, "Unknown anchor", short_name, f"one of {sorted(anchors)}")
+        if not self._has_run:
+            raise Error(f"Please run the model at least once before asking for {short_name!r}")
+        with translated():
+            return self._program.anchored(short_name)
+
+    def getPerfCounters(self) -> dict[str, list[list[float]]]:
+        """Return seconds at which each micro-batch of the latest call entered and left."""
+        if not self.isCompiled():
+            return _latency.empty_counters()
+        return self._program.perf_counters()
+
+    def getLatency(self) -> tuple[float, float, float]:
+        """Return the (min, max, average) time from input to output."""
+        return _latency.between(self.getPerfCounters(), "input", "output_complete")
+
+    def getHostIpuLatency(self) -> tuple[float, float, float]:
+        """Return the (min, max, average) time that inputs took."""
+        return _latency.between(self.getPerfCounters(), "input", "input_complete")
+
+    def getComputeLatency(self) -> tuple[float, float, float]:
+        """Return the (min, max, average) time from complete inputs to the first output."""
+        return _latency.between(self.getPerfCounters(), "input_complete", "output")
+
+    def getIpuHostLatency(self) -> tuple[float, float, float]:
+        """Return the (min, max, average) time that outputs took."""
+        return _latency.between(self.getPerfCounters(), "output", "output_complete")
+
+    def cycleCount(self) -> int:
+        """Refuse: the device has no cycle counter."""
+        if not self._options._Popart.options["instrumentWithHardwareCycleCounter"]:
+            raise Error("Cycle count logging is disabled; call Options.logCycleCount(True)")
+        if not self._has_run:
+            raise Error("Please run the model at least once before asking for its cycle count")
+        raise Error("This device has no cycle counter; use getComputeLatency() for seconds")
+
+    def compilationTime(self) -> datetime.timedelta:
+        """Return how long the compilation took."""
+        self._require_compiled()
+        if not self._options.show_compilation_progress_bar:
+            raise Error("compilationTime needs Options.showCompilationProgressBar(True)")
+        return datetime.timedelta(seconds=self._program.compilation_time)
+
+    # helpers
+
+    def _adopt_program(self, program: runtime.Program) -> None:
+        self._program = program
+        self._attach()
+
+    def _attach(self) -> None:
+        self._attached = self._options.connection_type != ConnectionType.Never
+        self._bind_optimizer()
+
+    def _bind_optimizer(self) -> None:
+        if isinstance(self._optimizer, Optimizer):
+            parameters = self._user_model.named_parameters()
+            self._optimizer._bind({parameter: name for name, parameter in parameters})
+
+    def _take_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        check_optimizer(optimizer)
+        self._tracker.check(optimizer)
+        half_sums = getattr(optimizer, "accum_type", torch.float32) == torch.float16
+        if half_sums and not getattr(optimizer, "use_combined_accum", False):
+            self._use_running_mean()
+        self._optimizer = optimizer
+
+    def _use_running_mean(self) -> None:
+        values = self._options.Training._values
+        name = "meanAccumulationAndReplicationReductionStrategy"
+        if values[name] == MeanReductionStrategy.Running:
+            return
+        if "_program" in self.__dict__ and self.isCompiled():
+            raise ValueError(
+                "accum_type=torch.float16 needs MeanReductionStrategy.Running, but the model is "
+                "already compiled; set the strategy in its options, or destroy() the model first"
+            )
+        # The executor's own copy: the user's object stays as it is.
+        values[name] = MeanReductionStrategy.Running
+
+    def _check_blocks(self, run: _context.Run) -> None:
+        # Forward does not run at all when an executable comes from the cache.
+        if run.blocks and not self._blocks_checked:
+            check_blocks(run, self._options)
+            self._blocks_checked = True
+
+    def _require_compiled(self) -> None:
+        if not self.isCompiled():
+            raise Error(f"{_NOT_COMPILED} Call it or compile() it first")
+
+
+def trainingModel(
+    model: nn.Module | PoplarExecutor,
+    options: Options | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> PoplarExecutor:
+    """Return a model whose call does a whole training step.
+
+    Args:
+        model: A module that returns its loss, or an executor whose module is taken.
+        options: Frozen by this; None means the defaults.
+        optimizer: One of `poptorch.optim` or `torch.optim`; None means SGD with lr 0.01.
+    """
+    return PoplarExecutor(_module(model), options, training=True, optimizer=optimizer)
+
+
+def inferenceModel(
+    model: nn.Module | PoplarExecutor, options: Options | None = None
+) -> PoplarExecutor:
+    """Return a model whose call runs forward only.
+
+    Args:
+        model: A module, or an executor whose module is taken: weights are shared with it.
+        options: Frozen by this; None means the defaults.
+    """
+    return PoplarExecutor(_module(model), options, training=False)
+
+
+def _module(model: nn.Module | PoplarExecutor) -> nn.Module:
+    if isinstance(model, PoplarExecutor):
+        return model._user_model
+    if not isinstance(model, nn.Module):
+        raise Error(f"model must be a torch.nn.Module or a wrapped model, got {type(model)}")
+    return model

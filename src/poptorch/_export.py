@@ -1,0 +1,167 @@
+"""Files of compiled models.
+
+A file is a zip archive: a JSON description, the program as Torchkiln exports it, and, if asked for,
+the pickled module, options and optimiser. Loading executes what is in it (native code, pickle), so
+load only files that you trust.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from poptorch._errors import Error, translated
+from poptorch._logging import logger
+from poptorch._option_store import require
+from poptorch._version import __version__
+from poptorch.enums import ConnectionType
+from poptorch.options import Options
+from torchkiln import runtime
+from torchkiln.core import atomic_path
+
+if TYPE_CHECKING:
+    from poptorch._executor import PoplarExecutor
+
+_DESCRIPTION, _PROGRAM, _MODEL = "poptorch.json", "program.torchkiln", "model.pt"
+
+
+def save_executor(
+    executor: PoplarExecutor,
+    filename: str | os.PathLike[str],
+    *,
+    export_model: bool,
+    save_rng_state: bool,
+) -> None:
+    """Write a compiled model to `filename` in one step."""
+    path = Path(filename)
+    if path.is_dir():
+        logger.warning("%s is a directory; saving to model.poptorch in it", path)
+        path = path / "model.poptorch"
+    description = {
+        "version": __version__,
+        "has_model": export_model,
+        "has_rng_state": save_rng_state,
+    }
+    with tempfile.TemporaryDirectory() as directory, translated():
+        program = Path(directory) / _PROGRAM
+        executor._program.export(program)
+        with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+            archive.writestr(_DESCRIPTION, json.dumps(description))
+            archive.write(program, _PROGRAM)
+            if export_model:
+                archive.writestr(_MODEL, _to_bytes(_parts(executor)))
+
+
+def load(
+    filename: str | os.PathLike[str], edit_opts_fn: Callable[[Options], Any] | None = None
+) -> PoplarExecutor:
+    """Return the model of a file that `save` or `compileAndExport` wrote, ready to run.
+
+    The file is executed (native code and pickle): load only files that you trust.
+
+    Args:
+        filename: The file.
+        edit_opts_fn: May change the options first; what the program was compiled for stays.
+
+    Raises:
+        AssertionError: if the file is of another version, or holds no model.
+        Error: if it is no such file.
+    """
+    from poptorch._executor import PoplarExecutor
+
+    with _open(filename) as archive:
+        description = _read_description(archive, filename)
+        require(
+            description["version"] == __version__,
+            f"{filename} was written by another version of poptorch",
+            description["version"],
+            __version__,
+        )
+        require(
+            description["has_model"],
+            f"{filename} holds no model",
+            "export_model=False",
+            "a file saved with export_model=True, or loadExecutable on a wrapped model",
+        )
+        parts = torch.load(io.BytesIO(archive.read(_MODEL)), weights_only=False)
+        options = parts["options"].clone()
+        _go_online(options)
+        if edit_opts_fn is not None:
+            edit_opts_fn(options)
+        executor = PoplarExecutor(
+            parts["model"], options, parts["training"], optimizer=parts["optimizer"]
+        )
+        _install(executor, archive, description)
+    return executor
+
+
+def load_executable(executor: PoplarExecutor, filename: str | os.PathLike[str]) -> None:
+    """Give a wrapped model the program of a file; the model keeps its weights."""
+    with _open(filename) as archive:
+        description = _read_description(archive, filename)
+        module = executor._program.module
+        weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        try:
+            _install(executor, archive, description)
+        finally:
+            module.load_state_dict(weights)
+
+
+def _parts(executor: PoplarExecutor) -> dict[str, Any]:
+    return {
+        "model": executor._user_model,
+        "options": executor._options,
+        "optimizer": executor._optimizer,
+        "training": executor._training,
+    }
+
+
+def _install(
+    executor: PoplarExecutor, archive: zipfile.ZipFile, description: dict[str, Any]
+) -> None:
+    random_state = torch.get_rng_state()
+    with tempfile.TemporaryDirectory() as directory, translated():
+        program = runtime.load(
+            archive.extract(_PROGRAM, directory),
+            executor._program.module,
+            executor._optimizer,
+            executor._options._to_torchkiln(),
+        )
+    executor._adopt_program(program)
+    if not description["has_rng_state"]:
+        torch.set_rng_state(random_state)
+
+
+def _open(filename: str | os.PathLike[str]) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(filename)
+    except zipfile.BadZipFile as error:
+        raise Error(f"{filename} is not a file of PoplarExecutor.save: {error}") from error
+
+
+def _read_description(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:
+    try:
+        return json.loads(archive.read(_DESCRIPTION))
+    except KeyError:
+        raise Error(f"{filename} is not a file of PoplarExecutor.save: no {_DESCRIPTION}") from None
+
+
+def _go_online(options: Options) -> None:
+    """Remove the marks of a compile-only target: whoever loads a program wants to run it."""
+    options.deleteIfExists("ipu_version")
+    if options.connection_type == ConnectionType.Never:
+        options.connectionType(ConnectionType.Always)
+
+
+def _to_bytes(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()

@@ -1,0 +1,96 @@
+"""What PopTorch demands of an optimiser before a program takes it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import torch
+
+from poptorch._logging import logger
+from poptorch._option_store import require
+from torchkiln import runtime
+
+_SUPPORTED = (
+    torch.optim.SGD,
+    torch.optim.AdamW,
+    torch.optim.Adam,
+    torch.optim.RMSprop,
+    runtime.LAMB,
+)
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse optimisers that the original refuses.
+
+    Raises:
+        AssertionError: for an unsupported type, unequal `centered` flags or odd `betas`.
+        ValueError: for amsgrad.
+    """
+    require(
+        isinstance(optimizer, _SUPPORTED),
+        "Unsupported optimizer type",
+        type(optimizer).__name__,
+        "SGD, Adam, AdamW, RMSprop or LAMB of poptorch.optim or torch.optim",
+    )
+    base = next(kind for kind in _SUPPORTED if isinstance(optimizer, kind))
+    # torch wraps `step` of every class it meets; the function inside tells whose it is.
+    if inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step):
+        logger.warning(
+            "%s.step is Python code that a compiled model does not execute; the update of %s is "
+            "used",
+            type(optimizer).__name__,
+            base.__name__,
+        )
+    for index, group in enumerate(optimizer.param_groups):
+        if group.get("amsgrad"):
+            raise ValueError(
+                f"amsgrad=True (group {index}) is not supported in PopTorch programs; use "
+                "torchkiln.training_model, which has it, or leave it out"
+            )
+        betas = group.get("betas", (0.0, 0.0))
+        require(
+            isinstance(betas, tuple) and len(betas) == 2,
+            f"Unexpected betas in group {index}",
+            betas,
+            "a tuple of two numbers",
+        )
+    centered = [group.get("centered", False) for group in optimizer.param_groups]
+    require(
+        len(set(centered)) <= 1,
+        "All parameter groups must agree on centered",
+        centered,
+        "the same value in each group",
+    )
+
+
+class AttributeTracker:
+    """Reports attributes that appear on an optimiser after a program took it first."""
+
+    def __init__(self, relaxed: bool) -> None:
+        self._level = logging.DEBUG if relaxed else logging.WARNING
+        self._attributes: set[str] | None = None
+        self._group_keys: list[set[str]] = []
+        self._reported: set[str] = set()
+
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        """Remember the attributes the first time, compare with them afterwards."""
+        attributes = {name for name in vars(optimizer) if not name.startswith("_")}
+        group_keys = [set(group) for group in optimizer.param_groups]
+        if self._attributes is None:
+            self._attributes, self._group_keys = attributes, group_keys
+            return
+        for name in sorted(attributes - self._attributes):
+            self._report(f"Ignoring unexpected optimizer attribute {name!r}")
+        for index, keys in enumerate(group_keys):
+            # A group that is new altogether is the engine's business.
+            known = self._group_keys[index] if index < len(self._group_keys) else keys
+            # Schedulers add this one.
+            for key in sorted(keys - known - {"initial_lr"}):
+                self._report(f"Ignoring unexpected group {index} attribute {key!r}")
+
+    def _report(self, message: str) -> None:
+        if message not in self._reported:
+            self._reported.add(message)
+            logger.log(self._level, message)

@@ -1,0 +1,133 @@
+"""The values that `Options` starts with, and what Torchkiln makes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from poptorch._strategies import PipelinedExecution
+from poptorch.enums import (
+    CommGroupType,
+    ConnectionType,
+    MeanReductionStrategy,
+    OutputMode,
+    ReductionType,
+    SyncPattern,
+)
+from torchkiln import core
+
+if TYPE_CHECKING:
+    from poptorch.options import Options
+
+_OUTPUT_MODES = {
+    OutputMode.Final: core.OutputMode.FINAL,
+    OutputMode.EveryN: core.OutputMode.EVERY_N,
+    OutputMode.All: core.OutputMode.ALL,
+    OutputMode.Sum: core.OutputMode.SUM,
+    OutputMode.Default: core.OutputMode.DEFAULT,
+}
+_GROUPINGS = {
+    CommGroupType.Consecutive: core.InputGrouping.CONSECUTIVE,
+    CommGroupType.Orthogonal: core.InputGrouping.ORTHOGONAL,
+}
+_REDUCTIONS = {ReductionType.Mean: core.Reduction.MEAN, ReductionType.Sum: core.Reduction.SUM}
+# Values that `to_torchkiln` translates; every other one is recorded when it was changed.
+_TRANSLATED = {
+    "replication_factor",
+    "input_group_size",
+    "input_cgt",
+    "device_iterations",
+    "anchored_tensors",
+    "output_mode",
+    "output_return_period",
+    "random_seed",
+    "show_compilation_progress_bar",
+    # The façade itself acts on these three.
+    "connection_type",
+    "relax_optimizer_attributes_checks",
+    "updatable_named_buffers",
+}
+_TRANSLATED_POPART = {"cachePath", "enableEngineCaching"}
+
+
+def defaults() -> dict[str, Any]:
+    """Return fresh default values; enums are plain ints where the original stores ints."""
+    return {
+        "replication_factor": 1,
+        "input_group_size": 1,
+        "input_cgt": CommGroupType.Consecutive,
+        "broadcast_buffers": True,
+        "device_iterations": 1,
+        "log_dir": ".",
+        "max_repeat_logs": 4,
+        "auto_round_num_ipus": False,
+        "anchored_tensors": {},
+        "output_mode": int(OutputMode.Default),
+        "output_return_period": 1,
+        "connection_type": int(ConnectionType.Always),
+        "sync_pattern": int(SyncPattern.Full),
+        "available_memory_proportion": {},
+        "show_compilation_progress_bar": True,
+        "relax_optimizer_attributes_checks": False,
+        "stable_norm": False,
+        "module_namescope_enabled": True,
+        "source_location_excludes": [],
+    }
+
+
+def to_torchkiln(options: Options) -> core.Options:
+    """Return the equivalent Torchkiln options, with everything untranslated under `recorded`."""
+    training = options.Training
+    popart = options._Popart.options
+    every_n = options.output_mode == OutputMode.EveryN
+    # Without the key nobody said anything here: the engine's own default (the environment) holds.
+    cache: dict[str, Any] = {}
+    if "enableEngineCaching" in popart:
+        cache["cache_dir"] = popart["cachePath"] if popart["enableEngineCaching"] else None
+    return core.Options(
+        device_iterations=int(options.device_iterations),
+        gradient_accumulation=int(training.gradient_accumulation),
+        replication_factor=int(options.replication_factor),
+        input_group_size=options.input_group_size,
+        input_grouping=_GROUPINGS[options.input_cgt],
+        output_mode=_OUTPUT_MODES[OutputMode(options.output_mode)],
+        # Other modes keep a period without using it, whatever it is.
+        output_period=options.output_return_period if every_n else 1,
+        reduction=_REDUCTIONS[training.accumulation_and_replication_reduction_type],
+        random_seed=options.random_seed if options.exists("random_seed") else None,
+        check_finite=options.Precision.floating_point_exceptions,
+        show_progress=options.show_compilation_progress_bar,
+        num_processes=options.Distributed.numProcesses,
+        process_id=options.Distributed.processId,
+        anchors={name: _anchor(*entry) for name, entry in options.anchored_tensors.items()},
+        recorded=recorded(options),
+        **cache,
+    )
+
+
+def recorded(options: Options) -> dict[str, Any]:
+    """Return the settings that were changed but mean nothing on this device."""
+    initial = defaults()
+    result = {
+        name: value
+        for name, value in options._values.items()
+        if name not in _TRANSLATED and (name not in initial or initial[name] != value)
+    }
+    strategy = repr(options._execution_strategy)
+    if strategy != repr(PipelinedExecution()):
+        result["execution_strategy"] = strategy
+    mean = options.Training.meanAccumulationAndReplicationReductionStrategy
+    if mean != MeanReductionStrategy.Post:
+        result["Training.meanAccumulationAndReplicationReductionStrategy"] = mean.name
+    locations = options.TensorLocations.toDict()
+    result.update({f"TensorLocations.{name}": value for name, value in locations.items()})
+    fresh = type(options._Popart)().options
+    for key, value in options._Popart.options.items():
+        if key not in _TRANSLATED_POPART and (key not in fresh or fresh[key] != value):
+            result[f"_Popart.{key}"] = value
+    return result
+
+
+def _anchor(tensor: str, follows_outputs: bool, mode: int, period: int) -> core.Anchor:
+    if follows_outputs:
+        return core.Anchor(tensor)
+    return core.Anchor(tensor, _OUTPUT_MODES[OutputMode(mode)], period)

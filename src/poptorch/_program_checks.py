@@ -1,0 +1,86 @@
+"""What is checked when a model is wrapped and when it has been compiled."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from poptorch._errors import Error
+from poptorch._strategies import PipelinedExecution
+from poptorch.enums import OutputMode
+from poptorch.options import Options
+from torchkiln import runtime
+
+_ANCHORABLE = ("loss", "Gradient___", "UpdatedVar___")
+
+
+def resolve_options(options: Options | None, training: bool) -> Options:
+    """Freeze the user's options and return a frozen copy with a definite output mode."""
+    if options is None:
+        options = Options()
+    if not isinstance(options, Options):
+        raise Error(f"options must be poptorch.Options, got {type(options).__name__}")
+    options.freeze()
+    own = options.clone()
+    if own.defaultOutputMode():
+        own.outputMode(OutputMode.Final if training else OutputMode.All)
+    own.freeze()
+    return own
+
+
+def check_inference_options(options: Options) -> None:
+    """Refuse accumulation, which makes no sense without a weight update."""
+    if options.Training.gradient_accumulation == 1:
+        return
+    message = (
+        "You must set poptorch.Options().Training.gradientAccumulation to 1 for an inference "
+        f"model, got {options.Training.gradient_accumulation}"
+    )
+    if isinstance(options._execution_strategy, PipelinedExecution):
+        message += "; to keep a pipeline busy, use poptorch.Options().deviceIterations"
+    raise Error(message)
+
+
+def check_program(program: runtime.Program, module: nn.Module, options: Options) -> None:
+    """Refuse a compiled program whose options or forward the original would refuse.
+
+    Raises:
+        Error: for an anchor or buffer that does not exist, or a buffer that forward replaces.
+    """
+    _check_anchors(program, options)
+    _check_named_buffers(module, options)
+    _check_reassigned_buffers(program, module)
+
+
+def _check_anchors(program: runtime.Program, options: Options) -> None:
+    names = [name for name in program.tensor_names() if name.startswith(_ANCHORABLE)]
+    choices = ", ".join(names) if program.training else "none in an inference model"
+    for short_name, (long_name, *_) in options.anchored_tensors.items():
+        if not program.training or long_name not in names:
+            raise Error(
+                f"There is no tensor {long_name!r} for the anchor {short_name!r}; tensors that can "
+                f"be anchored: {choices}"
+            )
+
+
+def _check_named_buffers(module: nn.Module, options: Options) -> None:
+    if not options.exists("updatable_named_buffers"):
+        return
+    known = [name for name, _ in module.named_buffers()]
+    for name in options.updatable_named_buffers:
+        if name not in known:
+            raise Error(
+                f"updatableNamedBuffers names {name!r}, which is no buffer of the model; "
+                f"buffers: {', '.join(known) or 'none'}"
+            )
+
+
+def _check_reassigned_buffers(program: runtime.Program, module: nn.Module) -> None:
+    modules = dict(module.named_modules())
+    for name in program.reassigned_buffers:
+        # The running statistics of norms are the one exception of the original.
+        if not isinstance(modules.get(name.rpartition(".")[0]), _NormBase):
+            raise Error(
+                f"Buffer {name!r} is reassigned within the model; write to it in place instead "
+                f"(self.{name}.copy_(value))"
+            )

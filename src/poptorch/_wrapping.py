@@ -1,0 +1,95 @@
+"""What wrapping does to the user's module: a shallow copy is executed, the original is marked."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+from poptorch._errors import Error
+
+if TYPE_CHECKING:
+    from poptorch._executor import PoplarExecutor
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class _WrappedModel:
+    """Mixed into the class of a module while a training executor uses it."""
+
+    __slots__ = ()
+    _poptorch_executor: weakref.ref[PoplarExecutor]
+    _poptorch_class: type[nn.Module]
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Return False: weights live in the module and are never stale."""
+        executor = self._poptorch_executor()
+        return executor is not None and executor.copyWeightsToHostIfNeeded()
+
+    def destroy(self) -> None:
+        """Drop the program of the executor, which un-wraps the module."""
+        executor = self._poptorch_executor()
+        if executor is not None:
+            executor.destroy()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Copies and pickles have the original class: the program stays with this object. Protocol
+        # 1, because the later ones insist on the class of the object that is pickled.
+        return shallow_copy(self).__reduce_ex__(1)
+
+
+def shallow_copy(module: M) -> M:
+    """Return a module of the original class that shares sub-modules, parameters and buffers.
+
+    Plain attributes of the top level, its `training` flag included, are from now on its own.
+    """
+    twin = object.__new__(original_class(module))
+    twin.__dict__.update(module.__dict__)
+    return twin
+
+
+def original_class(module: nn.Module) -> type:
+    """Return the class that the user gave the module."""
+    return module._poptorch_class if isinstance(module, _WrappedModel) else type(module)
+
+
+def wrap(module: nn.Module, executor: PoplarExecutor) -> None:
+    """Mark `module` as being trained by `executor`.
+
+    Raises:
+        RuntimeError: if a living executor trains it already.
+        Error: if a buffer is not a plain tensor.
+    """
+    if isinstance(module, _WrappedModel):
+        if module._poptorch_executor() is not None:
+            raise RuntimeError(
+                f"This {original_class(module).__name__} has already been wrapped in "
+                "poptorch.trainingModel; call destroy() on it first to wrap it again"
+            )
+        unwrap(module)
+    for name, buffer in module.named_buffers():
+        plain = type(buffer) in (torch.Tensor, nn.Parameter)
+        if not plain and not isinstance(buffer, UninitializedTensorMixin):
+            raise Error(
+                f"Buffer {name!r} is a {type(buffer).__name__}; buffers must be plain torch.Tensor"
+            )
+    original = type(module)
+    name = f"Poptorch{original.__name__}"
+    attributes = {
+        "__module__": original.__module__,
+        "__qualname__": name,
+        "_poptorch_executor": weakref.ref(executor),
+        "_poptorch_class": original,
+        "__reduce_ex__": _WrappedModel.__reduce_ex__,
+    }
+    # The original comes first: Python only swaps classes whose primary base is the old class.
+    module.__class__ = type(original)(name, (original, _WrappedModel), attributes)
+
+
+def unwrap(module: nn.Module) -> None:
+    """Give the module its own class back."""
+    if isinstance(module, _WrappedModel):
+        module.__class__ = module._poptorch_class

@@ -1,0 +1,92 @@
+"""What every test may rely on, and what none may leave behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+# Helpers of Python and torch that live as long as the process, by a part of their command line.
+_LASTING_PROCESSES = ("resource_tracker", "forkserver", "compile_worker")
+# tqdm's monitor and Inductor's pools start once and wait for work.
+_LASTING_THREADS = ("tmonitor", "tqdm", "subproc", "inductor", "threadpoolexecutor", "pydev")
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One executable cache for the whole run: each native program is compiled once.
+
+    `TORCHKILN_TEST_CACHE` names a directory that outlives the run, for work on the tests.
+    """
+    kept = os.environ.get("TORCHKILN_TEST_CACHE")
+    return Path(kept) if kept else tmp_path_factory.mktemp("executables")
+
+
+@pytest.fixture(autouse=True)
+def _same_start(cache_dir: Path):
+    """The same environment, seed and thread count for every test, put back afterwards."""
+    environment = dict(os.environ)
+    for name in environment:
+        if name.startswith(("TORCHKILN_", "POPTORCH_", "OMPI_COMM_WORLD_")):
+            del os.environ[name]
+    import torch
+
+    torch.set_num_threads(2)
+    torch.manual_seed(1234)
+    yield
+    left = (
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_grad_enabled(),
+    )
+    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(False)
+    torch.set_grad_enabled(True)
+    os.environ.clear()
+    os.environ.update(environment)
+    assert left == (torch.float32, False, True), f"process-wide torch settings changed: {left}"
+
+
+@pytest.fixture(autouse=True)
+def _no_strays():
+    """Fail the test that leaves a child process or a thread running."""
+    threads, children = set(threading.enumerate()), set(_children())
+    yield
+    if _new_threads(threads) or _new_children(children):
+        gc.collect()  # a failed assertion's traceback may keep the owner alive in a cycle
+    for thread in _new_threads(threads):
+        thread.join(timeout=2)
+    psutil.wait_procs(_new_children(children), timeout=2)
+    assert not _new_threads(threads), f"threads left behind: {_new_threads(threads)}"
+    assert not _new_children(children), f"processes left behind: {_new_children(children)}"
+
+
+def _new_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [
+        thread
+        for thread in set(threading.enumerate()) - before
+        if not any(
+            word in f"{type(thread).__name__} {thread.name}".lower() for word in _LASTING_THREADS
+        )
+    ]
+
+
+def _children() -> list[psutil.Process]:
+    return psutil.Process().children()
+
+
+def _new_children(before: set[psutil.Process]) -> list[psutil.Process]:
+    return [child for child in set(_children()) - before if not _lasts(child)]
+
+
+def _lasts(child: psutil.Process) -> bool:
+    try:
+        if child.status() == psutil.STATUS_ZOMBIE:
+            return True
+        return any(word in " ".join(child.cmdline()) for word in _LASTING_PROCESSES)
+    except psutil.NoSuchProcess:
+        return True
