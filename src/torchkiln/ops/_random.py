@@ -19,18 +19,24 @@ from torchkiln.ops._native import load_native
 MIN_FAST_NUMEL = 4096
 
 
-@torch.library.custom_op("torchkiln::bernoulli", mutates_args=())
-def bernoulli(like: Tensor, p: float) -> Tensor:
-    """Return a contiguous tensor of zeros and ones shaped like `like`; 1 with probability `p`."""
-    out = torch.empty(like.shape, dtype=like.dtype, device=like.device)
-    if like.device.type == "cpu" and like.dtype == torch.float32 and _fill(out, p):
-        return out
-    return out.bernoulli_(p)
+@torch.library.custom_op(
+    "torchkiln::bernoulli", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+def bernoulli(token: Tensor | None, size: list[int], p: float) -> tuple[Tensor, Tensor]:
+    """Return float32 zeros and ones on the CPU, 1 with probability `p`, and a token.
+
+    A compiler may reorder operations that do not depend on each other, but the generator gives its
+    numbers in order: handing each call the token of the one before keeps the order of the program.
+    """
+    out = torch.empty(size)
+    if not _fill(out, p):
+        out.bernoulli_(p)
+    return out, torch.empty(1)
 
 
 @bernoulli.register_fake
-def _(like: Tensor, p: float) -> Tensor:
-    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+def _(token: Tensor | None, size: list[int], p: float) -> tuple[Tensor, Tensor]:
+    return torch.empty(size), torch.empty(1)
 
 
 def _fill(out: Tensor, p: float) -> bool:

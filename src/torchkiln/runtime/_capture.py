@@ -18,6 +18,7 @@ from torchkiln.runtime._checkpointing import replayed_checkpoints
 from torchkiln.runtime._dynamic import explain
 from torchkiln.runtime._entries import Entries
 from torchkiln.runtime._optimizers import OptimizerBinding
+from torchkiln.runtime._passes import draw_dropout_masks_in_blocks, protect_constant
 from torchkiln.runtime._step import StepFunction
 
 aten = torch.ops.aten
@@ -76,6 +77,9 @@ def capture(
         if tensor._version != versions[index]
     ]
     _finish(captured, step, changed)
+    for entry in captured.entries.values():
+        draw_dropout_masks_in_blocks(entry.graph)
+        entry.graph.recompile()
     return captured
 
 
@@ -191,12 +195,8 @@ def _finish(captured: Captured, step: StepFunction, changed: list[int]) -> None:
     placeholders = [node for node in entry.graph.graph.nodes if node.op == "placeholder"]
     for index in changed:
         if first_attribute <= index < count:
-            # A plain attribute is a constant of the program: work on a copy.
-            node = placeholders[index]
-            with entry.graph.graph.inserting_after(node):
-                copied = entry.graph.graph.call_function(aten.clone.default, (node,))
-            copied.meta = dict(node.meta)
-            node.replace_all_uses_with(copied, delete_user_cb=lambda user, c=copied: user is not c)
+            # A plain attribute is a constant of the program.
+            protect_constant(entry.graph, placeholders[index])
     entry.graph.recompile()
 
 

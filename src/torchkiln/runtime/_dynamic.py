@@ -72,9 +72,9 @@ _BY_FUNCTION = {
     "global_add_pool": _POOLING,
     "global_mean_pool": _POOLING,
     "global_max_pool": _POOLING,
-    "to_dense_batch": Remedy(
-        "the dense size is that of the largest graph in the batch",
-        "pass batch_size= and max_num_nodes= to to_dense_batch",
+    "scatter": Remedy(
+        "the number of results is the largest index",
+        "pass dim_size=, padding included: scatter(x, index, dim_size=n)",
     ),
     "maybe_num_nodes": Remedy(
         "the number of nodes is read from edge_index",
@@ -102,8 +102,11 @@ _BY_OPERATOR = {
     ),
 }
 _BY_SOURCE = (
-    (re.compile(r"\.tolist\("), _ITEM),
-    (re.compile(r"\.item\("), _ITEM),
+    (
+        re.compile(r"\bone_hot\("),
+        Remedy("the number of classes is the largest value", "pass num_classes= to one_hot"),
+    ),
+    (re.compile(r"\.(tolist|item|numpy)\("), _ITEM),
     (re.compile(r"^\s*(if|elif|while|assert)\b|\bif\b.*\belse\b|\b(and|or|not)\b"), _BRANCH),
     (re.compile(r"\bunique"), _BY_OPERATOR["unique"]),
     (re.compile(r"\bnonzero\b|\bargwhere\b"), _BY_OPERATOR["nonzero"]),
@@ -146,28 +149,42 @@ def _dynamic(error: BaseException) -> DynamicShapeError:
 
 
 def _choose(error: BaseException, frames: list[tuple[FrameType, int]], source: str) -> Remedy:
-    for frame, _ in reversed(frames):
+    # What the user's line called comes first: it tells more than its own helpers.
+    inner = next((i for i in reversed(range(len(frames))) if _is_user(frames[i][0])), -1)
+    for frame, _ in frames[inner + 1 :]:
         remedy = _BY_FUNCTION.get(frame.f_code.co_name)
-        if remedy is not None and not _is_user(frame):
+        if remedy is not None:
             return remedy
     if "Dynamic shapes disabled" in str(error):
-        # PyG's own check: some size argument of the layer or function in the user's line.
-        return Remedy(
-            "PyG would read a size from the data",
-            "pass it explicitly (size=, dim_size=, batch_size= or num_nodes=)",
-        )
+        return _missing_size(frames)
     operator = getattr(getattr(error, "func", None), "_schema", None)
     name = operator.name.removeprefix("aten::").lstrip("_") if operator is not None else ""
     if name != "local_scalar_dense":
         for key, remedy in _BY_OPERATOR.items():
             if name.startswith(key):
-                if key == "nonzero" and re.search(r"\[[^\]]", source) and "nonzero" not in source:
+                if key == "nonzero" and _indexes_by_mask(source):
                     return _BOOLEAN
                 return remedy
     for pattern, remedy in _BY_SOURCE:
         if pattern.search(source):
             return remedy
-    return _ITEM if name == "local_scalar_dense" else _DEFAULT
+    reads_value = isinstance(error, DataDependentOutputException)
+    return _ITEM if reads_value else _DEFAULT
+
+
+def _indexes_by_mask(source: str) -> bool:
+    return bool(re.search(r"\[[^\]]", source)) and not re.search(r"nonzero|argwhere|where\(", source)
+
+
+def _missing_size(frames: list[tuple[FrameType, int]]) -> Remedy:
+    """Explain PyG's own check of size arguments; it runs in a wrapper around the function."""
+    values = frames[-1][0].f_locals
+    function = getattr(values.get("func"), "__name__", "the function")
+    wanted = values.get("required_args") or ["size", "dim_size", "batch_size", "num_nodes"]
+    return Remedy(
+        "PyG would read a size from the data",
+        f"pass {' and '.join(f'{name}=' for name in wanted)} to {function}, padding included",
+    )
 
 
 def _frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:

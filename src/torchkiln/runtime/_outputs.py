@@ -37,8 +37,9 @@ class OutputCollector:
             self._kept.append(list(outputs))
         else:
             sums = self._kept[index % self._replicas]
-            # Booleans count as numbers in a sum, as everywhere in torch.
-            self._kept[index % self._replicas] = [a + b for a, b in zip(sums, outputs, strict=True)]
+            self._kept[index % self._replicas] = [
+                _add(a, b) for a, b in zip(sums, outputs, strict=True)
+            ]
 
     def result(self) -> list[Tensor]:
         """Return one tensor an output: micro-batches joined along dim 0, scalars stacked."""
@@ -48,3 +49,8 @@ class OutputCollector:
             torch.stack(column) if column[0].dim() == 0 else torch.cat(column)
             for column in zip(*self._kept, strict=True)
         ]
+
+
+def _add(a: Tensor, b: Tensor) -> Tensor:
+    """Return the sum; booleans count, as in torch.sum."""
+    return (a.long() if a.dtype == torch.bool else a) + b
