@@ -11,8 +11,6 @@ from poptorch.enums import OutputMode
 from poptorch.options import Options
 from torchkiln import runtime
 
-_ANCHORABLE = ("loss", "Gradient___", "UpdatedVar___")
-
 
 def resolve_options(options: Options | None, training: bool) -> Options:
     """Freeze the user's options and return a frozen copy with a definite output mode."""
@@ -45,22 +43,10 @@ def check_program(program: runtime.Program, module: nn.Module, options: Options)
     """Refuse a compiled program whose options or forward the original would refuse.
 
     Raises:
-        Error: for an anchor or buffer that does not exist, or a buffer that forward replaces.
+        Error: for a buffer that does not exist, or a buffer that forward replaces.
     """
-    _check_anchors(program, options)
     _check_named_buffers(module, options)
     _check_reassigned_buffers(program, module)
-
-
-def _check_anchors(program: runtime.Program, options: Options) -> None:
-    names = [name for name in program.tensor_names() if name.startswith(_ANCHORABLE)]
-    choices = ", ".join(names) if program.training else "none in an inference model"
-    for short_name, (long_name, *_) in options.anchored_tensors.items():
-        if not program.training or long_name not in names:
-            raise Error(
-                f"There is no tensor {long_name!r} for the anchor {short_name!r}; tensors that can "
-                f"be anchored: {choices}"
-            )
 
 
 def _check_named_buffers(module: nn.Module, options: Options) -> None:

@@ -75,7 +75,7 @@ def _build_eager(step: StepFunction, optimizer: OptimizerBinding | None) -> Buil
     names = _entry_names(step, optimizer)
     updated = [] if optimizer is None else list(optimizer.names)
     # The structure of the outputs is read from `step` after each run: nothing is recorded.
-    metadata = ProgramMetadata(names, ConstantNode("output", None), updated, [], [])
+    metadata = ProgramMetadata(names, ConstantNode("output", None), updated, [], [], [])
     return Built(EagerExecutable(Entries(step, optimizer)), metadata)
 
 

@@ -13,12 +13,16 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchkiln.data._structure import Node
+from torchkiln.data._structure import Node, paths
 from torchkiln.runtime._checkpointing import replayed_checkpoints
 from torchkiln.runtime._dynamic import explain
 from torchkiln.runtime._entries import Entries
 from torchkiln.runtime._optimizers import OptimizerBinding
-from torchkiln.runtime._passes import draw_dropout_masks_in_blocks, protect_constant
+from torchkiln.runtime._passes import (
+    constant_outputs,
+    draw_dropout_masks_in_blocks,
+    protect_constant,
+)
 from torchkiln.runtime._step import StepFunction
 
 aten = torch.ops.aten
@@ -41,6 +45,7 @@ class Captured:
     updated: list[str] = field(default_factory=list)
     reassigned: list[str] = field(default_factory=list)
     mutated_inputs: list[int] = field(default_factory=list)
+    constant_outputs: list[int] = field(default_factory=list)
 
 
 def capture(
@@ -192,6 +197,9 @@ def _finish(captured: Captured, step: StepFunction, changed: list[int]) -> None:
     first_attribute = count - len(step.binding.attributes)
     captured.mutated_inputs = [index - count for index in changed if index >= count]
     entry = next(iter(captured.entries.values()))
+    captured.constant_outputs = [
+        index for index in constant_outputs(entry.graph) if index < len(paths(captured.node))
+    ]
     placeholders = [node for node in entry.graph.graph.nodes if node.op == "placeholder"]
     for index in changed:
         if first_attribute <= index < count:
@@ -219,6 +227,12 @@ def _static_rules(module: nn.Module) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(without_fused_recurrence(module))
         stack.enter_context(replayed_checkpoints())
+        distributions = sys.modules.get("torch.distributions")
+        if distributions is not None:
+            # Their checks of arguments read values.
+            kind = distributions.Distribution
+            stack.callback(kind.set_default_validate_args, kind._validate_args)
+            kind.set_default_validate_args(False)
         experimental = sys.modules.get("torch_geometric.experimental")
         if experimental is not None:
             stack.enter_context(experimental.experimental_mode("disable_dynamic_shapes"))

@@ -173,7 +173,9 @@ def _choose(error: BaseException, frames: list[tuple[FrameType, int]], source: s
 
 
 def _indexes_by_mask(source: str) -> bool:
-    return bool(re.search(r"\[[^\]]", source)) and not re.search(r"nonzero|argwhere|where\(", source)
+    return bool(re.search(r"\[[^\]]", source)) and not re.search(
+        r"nonzero|argwhere|where\(", source
+    )
 
 
 def _missing_size(frames: list[tuple[FrameType, int]]) -> Remedy:

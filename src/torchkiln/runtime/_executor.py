@@ -16,14 +16,13 @@ from torchkiln.core import (
     InputGrouping,
     OptimizerError,
     Options,
-    OutputMode,
 )
-from torchkiln.data._structure import Node
+from torchkiln.data._structure import Node, paths
 from torchkiln.runtime._binding import Binding, metadata, refresh
 from torchkiln.runtime._builder import Built
+from torchkiln.runtime._collection import Collection, update_anchors
 from torchkiln.runtime._executable import EagerExecutable
 from torchkiln.runtime._optimizers import Hyper, OptimizerBinding, Recipe
-from torchkiln.runtime._outputs import OutputCollector
 from torchkiln.runtime._signature import Signature
 
 
@@ -54,7 +53,7 @@ class Executor:
         self._order = self._slice_order()
         self._anchors: dict[str, Tensor] = {}
         self._clock: list[tuple[float, float]] = []
-        self._moved: tuple[float, float] = (0.0, 0.0)
+        self._num_kept = 0
 
     @property
     def device(self) -> torch.device:
@@ -85,23 +84,24 @@ class Executor:
 
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         """Consume one combined batch and return the outputs by output mode."""
-        begin = time.perf_counter()
         self._refresh_module()
         if self.optimizer is not None and self.optimizer.stale:
             self.optimizer.adopt()
         slices = self._signature.micro_batches(tensors)
         self._clock.clear()
-        self._moved = (begin, time.perf_counter())
         if self._constants:
             self._use_constants()
-        collectors = self._collectors()
+        constant = self._built.metadata.constant_outputs
+        collection = Collection(self._options, self.optimizer is not None, constant)
         if self.optimizer is None:
             for index in self._order:
-                self._add(collectors, self._timed("infer", [*self._tensors, *slices[index]]))
+                inputs = [*self._tensors, *slices[index]]
+                collection.add_micro_batch(self._timed("infer", inputs))
         else:
-            self._train(collectors, slices)
-        self._anchors = {name: c.result()[0] for name, c in collectors.items() if name}
-        return collectors[""].result()
+            self._train(collection, slices)
+        self._anchors = collection.anchored()
+        self._num_kept = collection.num_kept
+        return collection.outputs()
 
     @property
     def output_node(self) -> Node:
@@ -111,7 +111,7 @@ class Executor:
             return executable.node
         return self._built.metadata.node
 
-    def _train(self, collectors: dict[str, OutputCollector], slices: list[Any]) -> None:
+    def _train(self, collection: Collection, slices: list[Any]) -> None:
         optimizer = self.optimizer
         assert optimizer is not None
         iterations = self._options.device_iterations
@@ -123,17 +123,17 @@ class Executor:
             chosen = self._order[iteration * per_update : (iteration + 1) * per_update]
             if not self._accumulates:
                 inputs = [*self._tensors, *state, *tables, *slices[chosen[0]]]
-                self._add(collectors, self._timed("step", inputs))
+                collection.add_micro_batch(self._timed("step", inputs))
             else:
                 for index in chosen:
                     inputs = [*self._tensors, *self._sums, tables[-1], *slices[index]]
-                    self._add(collectors, self._timed("accumulate", inputs))
+                    collection.add_micro_batch(self._timed("accumulate", inputs))
                 self._runs["update"]([*optimizer.params, *self._sums, *state, *tables])
             executable = self._built.executable
             if isinstance(executable, EagerExecutable):
                 optimizer.unreached = set(range(len(optimizer.params))) - executable.with_gradient
             optimizer.advance(1)
-            self._add_updated(collectors)
+            collection.add_update(self._anchored_parameters())
 
     def _timed(self, entry: str, inputs: list[Tensor]) -> list[Tensor]:
         start = time.perf_counter()
@@ -141,47 +141,12 @@ class Executor:
         self._clock.append((start, time.perf_counter()))
         return outputs
 
-    # -- outputs and anchors ----------------------------------------------------------------
+    # -- looking inside ---------------------------------------------------------------------
 
-    def _collectors(self) -> dict[str, OutputCollector]:
-        """Return the collector of the outputs (under "") and one per anchor."""
-        options, training = self._options, self.optimizer is not None
-        result = {
-            "": OutputCollector(options, options.output_mode, options.output_period, training)
-        }
-        for name, anchor in options.anchors.items():
-            mode = anchor.output_mode or options.output_mode
-            period = anchor.output_period if anchor.output_mode else options.output_period
-            per_update = anchor.tensor.startswith("UpdatedVar___")
-            shape = (
-                options.replace(gradient_accumulation=1, replication_factor=1, input_group_size=1)
-                if per_update
-                else options
-            )
-            result[name] = OutputCollector(shape, mode, period, training)
-        return result
-
-    def _add(self, collectors: dict[str, OutputCollector], outputs: list[Tensor]) -> None:
-        extra = [
-            name
-            for name, anchor in self._options.anchors.items()
-            if anchor.tensor == "loss" or anchor.tensor.startswith("Gradient___")
-        ]
-        count = len(outputs) - len(extra)
-        collectors[""].add(outputs[:count])
-        for name, value in zip(extra, outputs[count:], strict=True):
-            collectors[name].add([value])
-
-    def _add_updated(self, collectors: dict[str, OutputCollector]) -> None:
-        for name, anchor in self._options.anchors.items():
-            if anchor.tensor.startswith("UpdatedVar___"):
-                collectors[name].add([self._parameter(anchor.tensor.removeprefix("UpdatedVar___"))])
-
-    def _parameter(self, name: str) -> Tensor:
-        for slot in self._binding.parameters:
-            if any(place.name == name for place in slot.places):
-                return slot.tensor.detach().clone()
-        raise ExecutableError(f"the module has no parameter {name!r} to anchor")
+    def _anchored_parameters(self) -> list[Tensor]:
+        by_name = {p.name: slot for slot in self._binding.parameters for p in slot.places}
+        names = update_anchors(self._options).values()
+        return [by_name[name].tensor.detach().clone() for name in names]
 
     def anchored(self, name: str) -> Tensor:
         return self._anchors[name]
@@ -189,14 +154,13 @@ class Executor:
     def perf_counters(self) -> dict[str, list[list[float]]]:
         """Return clock times per tensor and micro-batch; inputs are there when a call begins."""
         starts = [start for start, _ in self._clock]
-        ends = [end for _, end in self._clock]
-        kept = ends if self._options.output_mode is OutputMode.ALL else ends[-1:]
-        num_inputs = max(1, len(self._signature.forms))
+        ends = [end for _, end in self._clock][len(self._clock) - self._num_kept :]
+        num_outputs = len(paths(self.output_node))
         return {
-            "input": [list(starts) for _ in range(num_inputs)],
-            "input_complete": [list(starts) for _ in range(num_inputs)],
-            "output": [list(kept)],
-            "output_complete": [list(kept)],
+            "input": [list(starts) for _ in self._signature.forms],
+            "input_complete": [list(starts) for _ in self._signature.forms],
+            "output": [list(ends) for _ in range(num_outputs)],
+            "output_complete": [list(ends) for _ in range(num_outputs)],
         }
 
     # -- state ------------------------------------------------------------------------------
@@ -255,6 +219,16 @@ class Executor:
         """Let another optimiser object own the state."""
         bound = self.optimizer
         assert bound is not None
+        groups = enumerate(optimizer.param_groups)
+        group_of = {id(param): index for index, group in groups for param in group["params"]}
+        for row in bound.rows:
+            for member in row.members:
+                if group_of.get(id(bound.params[member])) != row.group:
+                    raise OptimizerError(
+                        f"the new optimiser does not hold {bound.names[member]!r} in group "
+                        f"{row.group}; build it from the parameters of the same module, in the "
+                        "same groups"
+                    )
         has_own = any(optimizer.state.get(param) for param in bound.params)
         bound.optimizer = optimizer
         if has_own:

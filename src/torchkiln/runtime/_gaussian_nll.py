@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def static_gaussian_nll_loss(
-    input: Tensor,  # noqa: A002 - torch's own argument names
+    input: Tensor,
     target: Tensor,
     var: Tensor | float,
     full: bool = False,

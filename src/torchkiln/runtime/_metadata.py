@@ -20,6 +20,7 @@ class ProgramMetadata:
     updated: list[str]
     reassigned: list[str]
     mutated_inputs: list[int]
+    constant_outputs: list[int]
 
     @classmethod
     def of(cls, captured: Captured) -> ProgramMetadata:
@@ -29,6 +30,7 @@ class ProgramMetadata:
             captured.updated,
             captured.reassigned,
             captured.mutated_inputs,
+            captured.constant_outputs,
         )
 
     def to_json(self) -> dict[str, Any] | None:
@@ -43,6 +45,7 @@ class ProgramMetadata:
             "updated": self.updated,
             "reassigned": self.reassigned,
             "mutated_inputs": self.mutated_inputs,
+            "constant_outputs": self.constant_outputs,
         }
 
     @classmethod
@@ -53,6 +56,7 @@ class ProgramMetadata:
             values["updated"],
             values["reassigned"],
             values["mutated_inputs"],
+            values["constant_outputs"],
         )
 
 

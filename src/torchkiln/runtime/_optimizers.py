@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,10 @@ _SUPPORTED: tuple[type[torch.optim.Optimizer], ...] = (
     torch.optim.RMSprop,
     LAMB,
 )
+
+
+# Optimisers whose kind was looked at: what is worth a warning is said once.
+_seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,23 @@ def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
             f"Unsupported optimizer type {type(optimizer).__name__}; use one of SGD, Adam, AdamW, "
             "RMSprop (torch.optim) or LAMB (torchkiln)"
         )
+    # torch wraps `step` on every class; underneath, an inherited one is the base's own.
+    if inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step):
+        warnings.warn(
+            f"{type(optimizer).__name__}.step is Python code that a compiled program does not "
+            f"execute; the update of {base.__name__} is used",
+            stacklevel=4,
+        )
+    rules = tuple(_rule(base, optimizer, group) for group in optimizer.param_groups)
+    hyper = read_hyper(optimizer)
+    return Recipe(
+        base.__name__, rules, math.isfinite(hyper.max_grad_norm), hyper.loss_scaling != 1.0
+    )
+
+
+def _warn_about_own_step(
+    optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]
+) -> None:
     for kind in type(optimizer).__mro__:
         if kind is base:
             break
@@ -61,13 +84,8 @@ def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
             warnings.warn(
                 f"{kind.__name__}.step is Python code that a compiled program does not execute; "
                 f"the update of {base.__name__} is used",
-                stacklevel=4,
+                stacklevel=5,
             )
-    rules = tuple(_rule(base, optimizer, group) for group in optimizer.param_groups)
-    hyper = read_hyper(optimizer)
-    return Recipe(
-        base.__name__, rules, math.isfinite(hyper.max_grad_norm), hyper.loss_scaling != 1.0
-    )
 
 
 def _rule(

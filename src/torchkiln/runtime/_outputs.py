@@ -20,10 +20,12 @@ class OutputCollector:
         self._total = options.device_iterations * self._per_iteration
         self._kept: list[list[Tensor]] = []
         self._count = 0
+        self.last: list[Tensor] = []
 
     def add(self, outputs: list[Tensor]) -> None:
         """Take the outputs of the next micro-batch."""
         index = self._count
+        self.last = outputs
         self._count += 1
         if self._mode is OutputMode.ALL:
             self._kept.append(outputs)
@@ -41,10 +43,15 @@ class OutputCollector:
                 _add(a, b) for a, b in zip(sums, outputs, strict=True)
             ]
 
+    @property
+    def num_kept(self) -> int:
+        """How many micro-batches are part of the result."""
+        return len(self._kept)
+
     def result(self) -> list[Tensor]:
         """Return one tensor an output: micro-batches joined along dim 0, scalars stacked."""
         if len(self._kept) == 1:
-            return self._kept[0]
+            return list(self._kept[0])
         return [
             torch.stack(column) if column[0].dim() == 0 else torch.cat(column)
             for column in zip(*self._kept, strict=True)

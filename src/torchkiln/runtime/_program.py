@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchkiln.core import (
     Backend,
+    CaptureError,
     NonFiniteError,
     NotCompiledError,
     OptimizerError,
@@ -24,6 +25,13 @@ from torchkiln.core import (
 from torchkiln.data import rebuild
 from torchkiln.runtime._binding import Binding, bind, initialize_lazy
 from torchkiln.runtime._builder import Built, build
+from torchkiln.runtime._collection import (
+    GRADIENT,
+    LOSS,
+    UPDATED,
+    micro_batch_anchors,
+    update_anchors,
+)
 from torchkiln.runtime._executable import Executable
 from torchkiln.runtime._executor import Executor
 from torchkiln.runtime._hooks import compile_hooks
@@ -45,7 +53,12 @@ def training_model(
     compiles for the shapes it gets. Weights live in `module` and optimiser state in `optimizer`
     (default: SGD, lr 0.01), always current.
     """
+    _require_module(module)
     if optimizer is None:
+        if next(module.parameters(), None) is None:
+            raise OptimizerError(
+                f"{type(module).__name__} has no parameters to train; use inference_model"
+            )
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     return Program(module, options or Options(), optimizer, training=True)
 
@@ -66,8 +79,7 @@ class Program:
         *,
         training: bool,
     ) -> None:
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"expected a torch.nn.Module, got {type(module).__name__}")
+        _require_module(module)
         if not isinstance(options, Options):
             raise OptionsError(f"options must be torchkiln.Options, got {type(options).__name__}")
         if not training and options.gradient_accumulation != 1:
@@ -75,6 +87,7 @@ class Program:
                 "gradient_accumulation must be 1 for inference; use device_iterations to run "
                 "several batches a call"
             )
+        _check_anchor_names(options, training)
         if options.output_mode is OutputMode.DEFAULT:
             mode = OutputMode.FINAL if training else OutputMode.ALL
             options = options.replace(output_mode=mode)
@@ -96,6 +109,7 @@ class Program:
         self._signature: Signature | None = None
         self._executor: Executor | None = None
         self._compilation_time_s = 0.0
+        self._warned_gradient = False
         self._workspace: ScratchDirectory | None = None
 
     # -- building ---------------------------------------------------------------------------
@@ -153,7 +167,7 @@ class Program:
         device = _device_of(binding, micro_batch)
         warn_if_slow(device, self.options, binding.tensors)
         step = StepFunction(self.module, binding, signature, self.options, self.training)
-        step.anchors = _gradient_anchors(self.options)
+        step.anchors = tuple(micro_batch_anchors(self.options).values())
         optimizer = self._bind_optimizer(step)
         if self.options.cache_dir is None and self.options.backend is Backend.INDUCTOR:
             self._workspace = ScratchDirectory()
@@ -177,7 +191,17 @@ class Program:
             optimizer.allocate()
             self._watch_state(optimizer)
         self._built, self._signature = built, signature
+        self._check_anchors(step)
         self._executor = Executor(step.binding, self.options, signature, built, optimizer)
+
+    def _check_anchors(self, step: StepFunction) -> None:
+        parameters = {p.name for slot in step.binding.parameters for p in slot.places}
+        for name in update_anchors(self.options).values():
+            if name not in parameters:
+                raise CaptureError(
+                    f"there is no tensor {UPDATED + name!r} to anchor; parameters: "
+                    f"{sorted(parameters)}"
+                )
 
     def describe_signature(self) -> dict[str, Any]:
         """Return the compiled call form as plain values."""
@@ -256,11 +280,13 @@ class Program:
 
     def _to_device(self, tensors: list[Tensor]) -> list[Tensor]:
         if any(tensor.requires_grad for tensor in tensors):
-            warnings.warn(
-                "inputs that require a gradient are detached; a program differentiates with "
-                "respect to parameters only",
-                stacklevel=3,
-            )
+            if not self._warned_gradient:
+                self._warned_gradient = True
+                warnings.warn(
+                    "inputs that require a gradient are detached; a program differentiates with "
+                    "respect to parameters only",
+                    stacklevel=3,
+                )
             tensors = [tensor.detach() for tensor in tensors]
         if self._executor is not None:
             device = self._executor.device
@@ -371,9 +397,18 @@ class Program:
         return f"Program({kind}, {state}, {self.module})"
 
 
-def _gradient_anchors(options: Options) -> tuple[str, ...]:
-    names = [anchor.tensor for anchor in options.anchors.values()]
-    return tuple(name for name in names if name == "loss" or name.startswith("Gradient___"))
+def _check_anchor_names(options: Options, training: bool) -> None:
+    for name, anchor in options.anchors.items():
+        if not training:
+            raise OptionsError(
+                f"there is no tensor {anchor.tensor!r} for anchor {name!r}: an inference program "
+                "has no loss, gradients or updates; anchor them in a training program"
+            )
+        if anchor.tensor != LOSS and not anchor.tensor.startswith((GRADIENT, UPDATED)):
+            raise OptionsError(
+                f"there is no tensor {anchor.tensor!r} for anchor {name!r}; use 'loss', "
+                f"'{GRADIENT}<parameter>' or '{UPDATED}<parameter>'"
+            )
 
 
 def _device_of(binding: Binding, batch: list[Tensor]) -> torch.device:

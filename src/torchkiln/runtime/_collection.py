@@ -1,0 +1,81 @@
+"""What one call keeps: its outputs by output mode, and the anchored tensors by theirs."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torchkiln.core import Anchor, Options
+from torchkiln.runtime._outputs import OutputCollector
+
+GRADIENT, UPDATED, LOSS = "Gradient___", "UpdatedVar___", "loss"
+
+
+def micro_batch_anchors(options: Options) -> dict[str, str]:
+    """Return the anchors that every micro-batch gives a value for: name -> tensor."""
+    return {
+        name: anchor.tensor
+        for name, anchor in options.anchors.items()
+        if anchor.tensor == LOSS or anchor.tensor.startswith(GRADIENT)
+    }
+
+
+def update_anchors(options: Options) -> dict[str, str]:
+    """Return the anchors that every weight update gives a value for: name -> parameter."""
+    return {
+        name: anchor.tensor.removeprefix(UPDATED)
+        for name, anchor in options.anchors.items()
+        if anchor.tensor.startswith(UPDATED)
+    }
+
+
+class Collection:
+    """Gathers the results of one call, micro-batch by micro-batch."""
+
+    def __init__(self, options: Options, training: bool, constant_outputs: list[int]) -> None:
+        self._constant_outputs = constant_outputs
+        self._outputs = OutputCollector(
+            options, options.output_mode, options.output_period, training
+        )
+        self._per_micro_batch = {
+            name: _anchor_collector(options, options.anchors[name], training)
+            for name in micro_batch_anchors(options)
+        }
+        alone = options.replace(gradient_accumulation=1, replication_factor=1, input_group_size=1)
+        self._per_update = {
+            name: _anchor_collector(alone, options.anchors[name], training)
+            for name in update_anchors(options)
+        }
+
+    def add_micro_batch(self, values: list[Tensor]) -> None:
+        """Take the outputs of a micro-batch, anchored tensors last."""
+        count = len(values) - len(self._per_micro_batch)
+        self._outputs.add(values[:count])
+        for collector, value in zip(self._per_micro_batch.values(), values[count:], strict=True):
+            collector.add([value])
+
+    def add_update(self, values: list[Tensor]) -> None:
+        """Take the anchored parameters after a weight update."""
+        for collector, value in zip(self._per_update.values(), values, strict=True):
+            collector.add([value])
+
+    @property
+    def num_kept(self) -> int:
+        """How many micro-batches' outputs the result is made of."""
+        return self._outputs.num_kept
+
+    def outputs(self) -> list[Tensor]:
+        """Return the outputs; one that depends on nothing is returned as it is."""
+        results = self._outputs.result()
+        for index in self._constant_outputs:
+            results[index] = self._outputs.last[index]
+        return results
+
+    def anchored(self) -> dict[str, Tensor]:
+        collectors = {**self._per_micro_batch, **self._per_update}
+        return {name: collector.result()[0] for name, collector in collectors.items()}
+
+
+def _anchor_collector(options: Options, anchor: Anchor, training: bool) -> OutputCollector:
+    if anchor.output_mode is None:
+        return OutputCollector(options, options.output_mode, options.output_period, training)
+    return OutputCollector(options, anchor.output_mode, anchor.output_period, training)
