@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from poptorch._errors import Error, translated
@@ -75,6 +76,7 @@ class DataLoader(data.DataLoader):
         require(isinstance(mode, DataLoaderMode), "Unexpected mode", mode, DataLoaderMode)
         options.freeze()
         self._poptorch_options = options
+        self._has_batch_sampler = batch_sampler is not None
         with _translated():
             super().__init__(
                 options._to_torchkiln(),
@@ -101,6 +103,12 @@ class DataLoader(data.DataLoader):
     def combinedBatchSize(self) -> int | None:
         """Elements in one batch: those of all micro-batches of a call."""
         return self.combined_batch_size
+
+    def __len__(self) -> int:
+        """Batches in a pass; with a batch sampler, by the original's rule, its own length."""
+        if self._has_batch_sampler:
+            return TorchDataLoader.__len__(self)
+        return super().__len__()
 
     def __iter__(self) -> Iterator[Any]:
         with _translated():

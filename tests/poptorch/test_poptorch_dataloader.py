@@ -53,6 +53,14 @@ def test_last_batch_is_kept_on_request_with_a_warning():
     assert [len(x) for x, _ in loader] == [4, 4, 1]
 
 
+def test_batch_sampler_length_is_the_samplers_own():
+    loader = poptorch.DataLoader(
+        options(), numbers(8), batch_sampler=BatchSampler(range(8), 2, drop_last=True)
+    )
+    assert len(loader) == 4
+    assert len(list(loader)) < 4  # several of them make one item
+
+
 def test_batch_sampler_groups_are_joined():
     loader = poptorch.DataLoader(
         options(), numbers(8), batch_sampler=BatchSampler(range(8), 2, drop_last=True)

@@ -25,8 +25,8 @@ _SUPPORTED: tuple[type[torch.optim.Optimizer], ...] = (
 )
 
 
-# Optimisers whose kind was looked at: what is worth a warning is said once.
-_seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+# Optimisers whose own step was warned about: once is enough.
+_warned: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,9 @@ def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
             "RMSprop (torch.optim) or LAMB (torchkiln)"
         )
     # torch wraps `step` on every class; underneath, an inherited one is the base's own.
-    if inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step):
+    own_step = inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step)
+    if own_step and optimizer not in _warned:
+        _warned.add(optimizer)
         warnings.warn(
             f"{type(optimizer).__name__}.step is Python code that a compiled program does not "
             f"execute; the update of {base.__name__} is used",
@@ -72,20 +74,6 @@ def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
     return Recipe(
         base.__name__, rules, math.isfinite(hyper.max_grad_norm), hyper.loss_scaling != 1.0
     )
-
-
-def _warn_about_own_step(
-    optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]
-) -> None:
-    for kind in type(optimizer).__mro__:
-        if kind is base:
-            break
-        if "step" in vars(kind) and not hasattr(vars(kind)["step"], "hooked"):
-            warnings.warn(
-                f"{kind.__name__}.step is Python code that a compiled program does not execute; "
-                f"the update of {base.__name__} is used",
-                stacklevel=5,
-            )
 
 
 def _rule(

@@ -413,3 +413,10 @@ def _check_anchor_names(options: Options, training: bool) -> None:
 
 def _device_of(binding: Binding, batch: list[Tensor]) -> torch.device:
     return next((t.device for t in [*binding.tensors, *batch]), torch.device("cpu"))
+
+
+def _require_module(module: Any) -> None:
+    if isinstance(module, nn.Module):
+        return
+    hint = "; create an instance first" if isinstance(module, type) else ""
+    raise TypeError(f"expected a torch.nn.Module, got {type(module).__name__}{hint}")
