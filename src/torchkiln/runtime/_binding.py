@@ -7,6 +7,7 @@ stand-ins there for the time of one forward, and tells when the user replaced on
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,18 +111,21 @@ def bind(module: nn.Module) -> Binding:
 
 
 def _refuse_overlaps(binding: Binding) -> None:
-    owners: dict[int, Slot] = {}
+    spans = []
     for slot in [*binding.parameters, *binding.buffers]:
-        if slot.tensor.is_meta or isinstance(slot.tensor, _UNINITIALIZED):
+        tensor = slot.tensor
+        if tensor.is_meta or isinstance(tensor, _UNINITIALIZED) or tensor.numel() == 0:
             continue
-        if slot.tensor.numel() == 0:
-            continue
-        pointer = slot.tensor.untyped_storage().data_ptr()
-        other = owners.setdefault(pointer, slot)
-        if other is not slot:
+        last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+        start = tensor.data_ptr()
+        spans.append((start, start + (last + 1) * tensor.element_size(), slot.name))
+    # Neighbours in one block are fine: flattened weights (recurrent layers on CUDA) are that.
+    spans.sort()
+    for (_, end, one), (start, _, other) in itertools.pairwise(spans):
+        if start < end:
             raise CaptureError(
-                f"{other.name!r} and {slot.name!r} are different tensors in the same memory; tie "
-                "them by assigning the same Parameter to both places"
+                f"{one!r} and {other!r} are different tensors in the same memory; tie them by "
+                "assigning the same Parameter to both places"
             )
 
 

@@ -36,10 +36,17 @@ class Collection:
         self._outputs = OutputCollector(
             options, options.output_mode, options.output_period, training
         )
+        self._per_micro_batch: dict[str, OutputCollector] = {}
+        self._per_update: dict[str, OutputCollector] = {}
+        if options.anchors:
+            self._add_anchors(options, training)
+
+    def _add_anchors(self, options: Options, training: bool) -> None:
         self._per_micro_batch = {
             name: _anchor_collector(options, options.anchors[name], training)
             for name in micro_batch_anchors(options)
         }
+        # A parameter has one value an update, whatever the number of micro-batches.
         alone = options.replace(gradient_accumulation=1, replication_factor=1, input_group_size=1)
         self._per_update = {
             name: _anchor_collector(alone, options.anchors[name], training)

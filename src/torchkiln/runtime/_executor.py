@@ -85,7 +85,7 @@ class Executor:
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         """Consume one combined batch and return the outputs by output mode."""
         self._refresh_module()
-        if self.optimizer is not None and self.optimizer.stale:
+        if self.optimizer is not None and self.optimizer.changed_outside():
             self.optimizer.adopt()
         slices = self._signature.micro_batches(tensors)
         self._clock.clear()
@@ -133,7 +133,8 @@ class Executor:
             if isinstance(executable, EagerExecutable):
                 optimizer.unreached = set(range(len(optimizer.params))) - executable.with_gradient
             optimizer.advance(1)
-            collection.add_update(self._anchored_parameters())
+            if self._options.anchors:
+                collection.add_update(self._anchored_parameters())
 
     def _timed(self, entry: str, inputs: list[Tensor]) -> list[Tensor]:
         start = time.perf_counter()

@@ -34,6 +34,7 @@ def build_package(
     share = 1.0 / len(captured.entries)
     for name, entry in captured.entries.items():
         progress.start_entry(name, share)
+        options = _options(entry.graph)
         graph, inputs = _prepare(entry)
         try:
             with (
@@ -42,7 +43,7 @@ def build_package(
                 progress.watch_compiler(),
                 _without_own_warnings(),
             ):
-                files[name] = aot_compile(graph, tuple(inputs), options=_options(graph))
+                files[name] = aot_compile(graph, tuple(inputs), options=options)
         except Exception as error:
             raise CompileError(_explain(error)) from error
     progress.enter("packaging")
@@ -59,7 +60,19 @@ def _options(graph: fx.GraphModule) -> dict[str, Any]:
         "fallback_random": True,
         # Inductor replaces x[randperm] by an operator that it cannot generate code for.
         "pattern_matcher": aten.randperm.default not in targets,
+        # Channels last pays for convolutions of some width and costs conversions for thin ones.
+        "layout_optimization": _has_wide_convolution(graph),
     }
+
+
+def _has_wide_convolution(graph: fx.GraphModule) -> bool:
+    """Whether a convolution has at least 16 input channels."""
+    for node in graph.graph.nodes:
+        if node.target is aten.convolution.default:
+            weight = node.args[1].meta.get("val")
+            if weight is None or weight.shape[1] >= 16:
+                return True
+    return False
 
 
 def _prepare(entry: Entry) -> tuple[fx.GraphModule, list[torch.Tensor]]:

@@ -143,6 +143,7 @@ class OptimizerBinding:
     stale: bool = False
     # Members that no gradient reaches: they have no state, as in torch.
     unreached: set[int] = field(default_factory=set)
+    _tables: dict[str, tuple[Any, Tensor]] = field(default_factory=dict)
 
     def rule(self, member: int) -> UpdateRule:
         return self.recipe.rules[self.rows[self.row_of(member)].group]
@@ -160,23 +161,30 @@ class OptimizerBinding:
 
     def next_hyper(self, num_updates: int) -> list[list[Tensor]]:
         """Return, for each of the next updates, the tables that the program takes as inputs."""
-        device = self.params[0].device
-        updates = []
         width = max((len(self._scalars(row, 1)) for row in self.rows), default=0)
+        scale = self.hyper.loss_scaling
+        scalars = [[self.hyper.max_grad_norm, scale, 1.0 / scale]]
+        dtypes = self.dtypes()
+        updates = []
         for ahead in range(1, num_updates + 1):
             tables = []
-            for dtype in self.dtypes():
+            for dtype in dtypes:
                 rows = [
                     self._scalars(row, row.step + ahead) for row in self.rows if row.dtype == dtype
                 ]
                 padded = [row + [0.0] * (width - len(row)) for row in rows]
-                tables.append(torch.tensor(padded, dtype=dtype, device=device))
-            scale = self.hyper.loss_scaling
-            tables.append(
-                torch.tensor([self.hyper.max_grad_norm, scale, 1.0 / scale], device=device)
-            )
+                tables.append(self._table(str(dtype), padded, dtype))
+            tables.append(self._table("scalars", scalars, torch.float32)[0])
             updates.append(tables)
         return updates
+
+    def _table(self, name: str, rows: list[list[float]], dtype: torch.dtype) -> Tensor:
+        """Return the numbers as a tensor, the one of the step before if they are the same."""
+        known, table = self._tables.get(name, (None, None))
+        if table is None or known != rows:
+            table = torch.tensor(rows, dtype=dtype, device=self.params[0].device)
+            self._tables[name] = (rows, table)
+        return table
 
     def _scalars(self, row: Row, step: int) -> list[float]:
         return self.recipe.rules[row.group].hyper(self.hyper.groups[row.group], step)
@@ -189,6 +197,8 @@ class OptimizerBinding:
             self.steps.add_(num_updates)
         if not self.published:
             self.publish()
+        # What torch's schedulers ask for: their step() should follow an update.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def select(self, names: list[str]) -> OptimizerBinding:
         """Return the binding for the named parameters only; rows keep their places."""
@@ -220,17 +230,35 @@ class OptimizerBinding:
             )
         self.adopt()
 
+    def changed_outside(self) -> bool:
+        """Whether `optimizer.state` is no longer what this binding left there.
+
+        `load_state_dict`, another program, plain `optimizer.step()` or clearing the state do that.
+        One parameter tells for all: everybody changes them together.
+        """
+        member = next((m for m in range(len(self.params)) if m not in self.unreached), None)
+        if self.stale or member is None:
+            return self.stale
+        if not self.published:
+            return bool(self.optimizer.state.get(self.params[member]))
+        if self.steps is not None and self.steps[member] != self.rows[self.row_of(member)].step:
+            return True
+        shown = self.optimizer.state.get(self.params[member]) or {}
+        return any(shown.get(name) is not tensor for name, tensor in self.state[member].items())
+
     def adopt(self) -> None:
-        """Copy values from `optimizer.state` (a resumed run, or `load_state_dict`)."""
+        """Copy values from `optimizer.state`; what is not there starts afresh."""
         found = False
-        for param, own in zip(self.params, self.state, strict=True):
+        for member, (param, own) in enumerate(zip(self.params, self.state, strict=True)):
             loaded = self.optimizer.state.get(param) or {}
             for name, tensor in own.items():
                 value = loaded.get(name)
-                if isinstance(value, Tensor):
-                    found = True
-                    if value is not tensor:
-                        tensor.copy_(value)
+                if not isinstance(value, Tensor):
+                    tensor.fill_(self.rule(member).initial(name))
+                    continue
+                found = True
+                if value is not tensor:
+                    tensor.copy_(value)
         steps = read_steps(self.optimizer, self.params)
         for row in self.rows:
             values = {steps[member] for member in row.members}

@@ -104,6 +104,34 @@ class Signature:
         self._check_batch(options)
         self._warned = False
         self.copied: list[tuple[int, Tensor]] = []
+        self._only_tensors = self._takes_only_tensors()
+
+    def _takes_only_tensors(self) -> bool:
+        """Whether the call is tensors by position and nothing else: it is then checked faster."""
+        count, keys = self._call_form
+        kinds = {parameter.kind for parameter in self._signature.parameters.values()}
+        return (
+            not keys
+            and count == len(self.forms) == len(self._signature.parameters)
+            and kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+            and isinstance(self.node, MappingNode)
+            and all(isinstance(child, TensorNode) for child in self.node.children)
+        )
+
+    def _fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the call can be taken as it is, the case of almost every call."""
+        if not self._only_tensors or kwargs or len(args) != len(self.forms):
+            return False
+        return all(
+            isinstance(tensor, Tensor)
+            and tensor.dtype is form.dtype
+            and tensor.shape == form.shape
+            and tensor.layout is torch.strided
+            and not tensor.is_neg()
+            and not tensor.is_conj()
+            and tensor.is_contiguous(memory_format=form.memory_format)
+            for form, tensor in zip(self.forms, args, strict=True)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the call form as plain values; arguments that are objects cannot be described."""
@@ -158,6 +186,7 @@ class Signature:
         result._check_batch(options)
         result._warned = False
         result.copied = []
+        result._only_tensors = result._takes_only_tensors()
         return result
 
     def _check_batch(self, options: Options) -> None:
@@ -203,8 +232,10 @@ class Signature:
         Raises:
             ShapeChanged: if anything differs from the compiled call.
         """
-        same_form = (len(args), frozenset(kwargs)) == self._call_form
-        if not same_form:
+        if self._fits(args, kwargs):
+            self.copied = []
+            return list(args)
+        if (len(args), frozenset(kwargs)) != self._call_form:
             self._check_call_form(args, kwargs)
         arguments = bind_arguments(self._signature, args, kwargs)
         tensors, node = flatten(arguments)
@@ -244,6 +275,8 @@ class Signature:
             )
         if tensor.layout is not torch.strided:
             raise _layout_error(form.name, tensor)
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()  # native code reads memory as it is
         if not tensor.is_contiguous(memory_format=form.memory_format):
             if not self._warned:
                 self._warned = True
@@ -374,8 +407,10 @@ def _type_changed(name: str, expected: type, got: type) -> ShapeChanged:
 def _same(expected: Any, got: Any) -> bool:
     if expected is got:
         return True
+    if type(expected) is not type(got):
+        return False  # 1, 1.0 and True are equal, and give results of different dtypes
     try:
-        return bool(expected == got)
+        return bool(expected == got) or bool(expected != expected and got != got)  # NaN
     except (TypeError, ValueError, RuntimeError):
         # Objects without a plain truth value (arrays): only the very same one is the same.
         return False
