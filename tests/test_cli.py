@@ -1,0 +1,106 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from torchkiln import cli
+from torchkiln.runtime._cache import ExecutableCache
+
+
+def run(*args, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "torchkiln.cli", *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "120", **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("args", [["--help"], ["bench", "--help"], ["cache", "list", "--help"]])
+def test_help_teaches_and_imports_no_torch(args):
+    code = (
+        "import sys; from torchkiln.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage: torchkiln" in done.stdout
+
+
+def test_every_parameter_of_a_command_is_explained():
+    help_text = " ".join(run("bench", "--help").stdout.split())
+    for words in ("Which models", "Threads to use", "torch.compile", "second process"):
+        assert words in help_text
+
+
+@pytest.fixture
+def cache(tmp_path):
+    cache = ExecutableCache(tmp_path / "cache", 10**9)
+    source = tmp_path / "built.pt2"
+    source.write_bytes(b"native code" * 100_000)
+    cache.store("0123456789abcdef", source, "training Classifier(x[16, 4])")
+    return cache
+
+
+def test_cache_list_shows_each_program_with_its_size(cache):
+    done = run("cache", "list", "--directory", str(cache.directory))
+    assert done.returncode == 0, done.stderr
+    assert "training Classifier(x[16, 4])" in done.stdout
+    assert "1.0 MB" in done.stdout
+
+
+def test_cache_clear_takes_the_directory_from_the_environment(cache):
+    done = run("cache", "clear", POPTORCH_CACHE_DIR=str(cache.directory))
+    assert done.returncode == 0, done.stderr
+    assert "freed 1.0 MB" in done.stdout
+    assert cache.entries() == []
+
+
+@pytest.mark.parametrize(
+    ("args", "remedy"),
+    [
+        (["cache", "list"], "set POPTORCH_CACHE_DIR or pass --directory"),
+        (["cache", "list", "--directory", "/no/such/place"], "nothing was cached there yet"),
+        (["bench", "--workloads", "[nonsense]"], "choose from cnn, gcn, mlp, transformer"),
+    ],
+)
+def test_mistakes_get_one_line_with_the_remedy(args, remedy):
+    done = run(*args)
+    assert done.returncode == 2
+    assert remedy in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_tells_what_is_here():
+    done = run("doctor")
+    assert done.returncode == 0, done.stderr
+    for finding in ("torchkiln", "torch", "threads", "C++ compiler", "executable cache"):
+        assert finding in done.stdout
+
+
+def test_the_benchmark_measures_and_writes_its_figures(tmp_path):
+    path = tmp_path / "step.json"
+    done = run(
+        *["bench", "--workloads", "[cnn]", "--repeats", "2", "--seconds", "0.01"],
+        *["--warm_start", "true", "--json", str(path)],
+        TORCHKILN_BACKEND="capture",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "vs eager" in done.stdout
+    figures = json.loads(path.read_text())["results"]["cnn"]
+    assert set(figures) == {"eager", "torchkiln"}
+    assert figures["torchkiln"]["step_us"] > 0
+    assert figures["torchkiln"]["warm_s"] > 0
+
+
+def test_an_unknown_command_is_refused():
+    with pytest.raises(SystemExit):
+        cli.main(["fire"])
