@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from torch.distributions import Distribution
 
+from poptorch._mixed_precision import MixedPrecision
+
 
 @dataclass(slots=True)
 class Run:
@@ -29,17 +31,23 @@ def current() -> Run | None:
 
 
 @contextlib.contextmanager
-def running(training: bool) -> Iterator[Run]:
+def running(training: bool, *, mixes_precision: bool) -> Iterator[Run]:
     """Let operations know that an executor is at work.
 
     Distributions do not check their arguments meanwhile: that would read values.
+
+    Args:
+        training: Whether a training model runs.
+        mixes_precision: Whether forward's Python code may run, and with it layers whose input and
+            weights differ in dtype.
     """
     run = Run(training)
     validates = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     _runs.append(run)
     try:
-        yield run
+        with MixedPrecision() if mixes_precision else contextlib.nullcontext():
+            yield run
     finally:
         _runs.remove(run)
         Distribution.set_default_validate_args(validates)

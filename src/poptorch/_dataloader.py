@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
-from poptorch._errors import Error, translated
+from poptorch._errors import Error, in_original_words, translated
 from poptorch._option_store import require
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
@@ -194,7 +194,7 @@ def _translated() -> Iterator[None]:
         try:
             yield
         except (PartitionError, RebatchError, EmptyDatasetError, TerminatedError) as error:
-            raise AssertionError(str(error)) from error
+            raise AssertionError(in_original_words(error)) from error
 
 
 def _check_loader(loader: data.DataLoader, rebatched_size: int | None) -> None:

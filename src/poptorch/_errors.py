@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 from torchkiln.core import (
@@ -16,6 +17,26 @@ _PYTHON_ERROR = "poptorch_py_error"
 # Kinds of ArgumentError that the original asserts on; a missing argument is an Error.
 _MISUSED_SIGNATURE = ("too_many", "unknown", "duplicate")
 _RECOVERY_ACTIONS = ("IPU_RESET", "LINK_RESET", "PARTITION_RESET", "FULL_RESET")
+
+
+# The engine speaks of its own options; people with PopTorch programs look for these.
+_WORDS = {
+    "check_finite": "enableFloatingPointExceptions",
+    "device_iterations": "deviceIterations",
+    "gradient_accumulation": "gradientAccumulation",
+    "replication_factor": "replicationFactor",
+    "output_period": "output_return_period",
+    "options.random_seed": "options.randomSeed",
+    "num_processes": "Distributed.numProcesses",
+    "process_id": "Distributed.processId",
+    "tensor_names()": "getTensorNames()",
+    "register_container(": "poptorch.registerCustomArgParser(",
+    "register_container": "poptorch.registerCustomArgParser",
+    "training_model": "trainingModel",
+    "inference_model": "inferenceModel",
+    "new program": "new wrapper",
+}
+_WORD = re.compile(r"(?<!\w)(" + "|".join(map(re.escape, _WORDS)) + ")")
 
 
 class Error(Exception):
@@ -68,6 +89,11 @@ def createPoptorchError(msg: str) -> Error:
     return Error(msg)
 
 
+def in_original_words(error: Exception) -> str:
+    """Return the message of an engine's exception with PopTorch's names for things."""
+    return _WORD.sub(lambda found: _WORDS[found.group()], str(error))
+
+
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
     """Raise what PopTorch programs expect for whatever the engine raises in the block.
@@ -77,7 +103,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except BatchSizeError as error:
-        raise AssertionError(str(error)) from error
+        raise AssertionError(in_original_words(error)) from error
     except ArgumentError as error:
         if getattr(error, "kind", "") in _MISUSED_SIGNATURE:
             raise AssertionError(str(error)) from error
@@ -85,6 +111,7 @@ def translated() -> Iterator[None]:
             raise  # Python's own TypeError, for a forward with *args or **kwargs
         raise Error(str(error)) from error
     except OptionsError as error:
-        raise Error(f"These options cannot make a program: {error}") from error
+        message = f"These options cannot make a program: {in_original_words(error)}"
+        raise Error(message) from error
     except TorchkilnError as error:
-        raise Error(str(error)) from error
+        raise Error(in_original_words(error)) from error

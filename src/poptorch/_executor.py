@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from poptorch import _context, _export, _latency
+from poptorch import _context, _export
 from poptorch._blocks import module_repr
 from poptorch._errors import Error, translated
+from poptorch._inspection import Inspection
 from poptorch._logging import logger
-from poptorch._optim_base import Optimizer
-from poptorch._optimizer_checks import AttributeTracker, check_optimizer
+from poptorch._optimizer_link import OptimizerLink
 from poptorch._option_store import require
 from poptorch._outputs import refuse_backward
 from poptorch._partition import check_blocks
@@ -22,16 +23,17 @@ from poptorch._program_checks import (
     check_inference_options,
     check_program,
     resolve_options,
+    warn_about_constant_outputs,
+    warn_about_processes,
 )
-from poptorch._wrapping import shallow_copy, unwrap, wrap
-from poptorch.enums import ConnectionType, MeanReductionStrategy
+from poptorch._wrapping import after_forward, shallow_copy, unwrap, wrap
+from poptorch.enums import ConnectionType
 from poptorch.options import Options
 from torchkiln import runtime
+from torchkiln.core import Backend
 
-_NOT_COMPILED = "Model has not been compiled or has been destroyed."
 
-
-class PoplarExecutor:
+class PoplarExecutor(Inspection):
     """A model compiled once and called like the module it was made from.
 
     Made by `trainingModel` and `inferenceModel`. Attributes that it does not have itself are those
@@ -52,8 +54,7 @@ class PoplarExecutor:
         self._attached = False
         self._has_run = False
         self._blocks_checked = False
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._tracker = AttributeTracker(self._options.relax_optimizer_attributes_checks)
+        self._link = OptimizerLink(self._options)
         settings = self._options._to_torchkiln()
         if not training:
             check_inference_options(self._options)
@@ -64,7 +65,9 @@ class PoplarExecutor:
             from poptorch import optim
 
             optimizer = optim.SGD(model.parameters(), lr=0.01)
-        self._take_optimizer(optimizer)
+        self._link.check(optimizer, compiled=False)
+        self._link.take(optimizer)
+        warn_about_processes(self._options)
         with translated():
             self._program = runtime.training_model(executed, settings, optimizer)
         wrap(model, self)
@@ -103,26 +106,22 @@ class PoplarExecutor:
         """Load weights into the module; the program uses them from the next call on."""
         return self._user_model.load_state_dict(state_dict, strict=strict)
 
-    # compiling and running
+    # compiling and running; `Inspection` has the questions
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile for arguments like these without running anything."""
         if self.isCompiled():
             logger.warning("The model is compiled already; destroy() it to compile it again")
             return
-        with _context.running(self._training) as run, translated():
+        with self._running(forward_runs=True):
             self._program.compile(*args, **kwargs)
         try:
             check_program(self._program, self._user_model, self._options)
-            self._check_blocks(run)
-        except (Error, AssertionError):
+        except Error:
             self._program.destroy()
             raise
+        warn_about_constant_outputs(self._program)
         self._attach()
-
-    def isCompiled(self) -> bool:
-        """Return whether there is an executable."""
-        return self._program.is_compiled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run forward (and backward and the update, in training) on all micro-batches."""
@@ -135,10 +134,10 @@ class PoplarExecutor:
         if not self.isCompiled():
             self.compile(*args, **kwargs)
         self._attached = True
-        with _context.running(self._training) as run, translated():
+        # Forward itself only runs again in the eager backend.
+        with self._running(forward_runs=self._program.options.backend is Backend.EAGER):
             outputs = self._program(*args, **kwargs)
         self._has_run = True
-        self._check_blocks(run)
         return refuse_backward(outputs) if self._training else outputs
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -148,14 +147,12 @@ class PoplarExecutor:
         """
         if not self._training:
             raise AttributeError("An inference model has no optimizer; use poptorch.trainingModel")
-        previous = self._optimizer
-        self._take_optimizer(optimizer)
+        self._link.check(optimizer, self.isCompiled())
         with translated():
             self._program.set_optimizer(optimizer)
-        if isinstance(previous, Optimizer) and previous is not optimizer:
-            previous._bind(None)
+        self._link.take(optimizer)
         if self.isCompiled():
-            self._bind_optimizer()
+            self._link.bind(self._user_model.named_parameters())
 
     def destroy(self) -> None:
         """Drop the executable and give the user's module its class back."""
@@ -164,8 +161,7 @@ class PoplarExecutor:
         self._blocks_checked = False
         if self._training:
             unwrap(self._user_model)
-        if isinstance(self._optimizer, Optimizer):
-            self._optimizer._bind(None)
+        self._link.release()
 
     # weights: they live in the user's module, so these only check that they make sense
 
@@ -255,70 +251,6 @@ class PoplarExecutor:
             raise Error("Only inference models can be pickled; use save() for a training model")
         return (inferenceModel, (self._user_model, self._options))
 
-    # looking inside
-
-    @property
-    def rng_state(self) -> list[int]:
-        """The seed and state of torch's generator; set it to continue the same stream."""
-        self._require_compiled()
-        return [torch.initial_seed(), *self._program.rng_state.tolist()]
-
-    @rng_state.setter
-    def rng_state(self, state: list[int]) -> None:
-        self._require_compiled()
-        self._program.rng_state = torch.tensor(state[1:], dtype=torch.uint8)
-
-    def getTensorNames(self) -> list[str]:
-        """Return the names that `Options.anchorTensor` accepts."""
-        require(self.isCompiled(), _NOT_COMPILED, "no executable", "a call or compile() first")
-        return self._program.tensor_names()
-
-    def getAnchoredTensor(self, short_name: str) -> Tensor:
-        """Return the value that an anchored tensor had in the latest call."""
-        anchors = self._options.anchored_tensors
-        require(short_name in anchors, "Unknown anchor", short_name, f"one of {sorted(anchors)}")
-        if not self._has_run:
-            raise Error(f"Please run the model at least once before asking for {short_name!r}")
-        with translated():
-            return self._program.anchored(short_name)
-
-    def getPerfCounters(self) -> dict[str, list[list[float]]]:
-        """Return seconds at which each micro-batch of the latest call entered and left."""
-        if not self.isCompiled():
-            return _latency.empty_counters()
-        return self._program.perf_counters()
-
-    def getLatency(self) -> tuple[float, float, float]:
-        """Return the (min, max, average) time from input to output."""
-        return _latency.between(self.getPerfCounters(), "input", "output_complete")
-
-    def getHostIpuLatency(self) -> tuple[float, float, float]:
-        """Return the (min, max, average) time that inputs took."""
-        return _latency.between(self.getPerfCounters(), "input", "input_complete")
-
-    def getComputeLatency(self) -> tuple[float, float, float]:
-        """Return the (min, max, average) time from complete inputs to the first output."""
-        return _latency.between(self.getPerfCounters(), "input_complete", "output")
-
-    def getIpuHostLatency(self) -> tuple[float, float, float]:
-        """Return the (min, max, average) time that outputs took."""
-        return _latency.between(self.getPerfCounters(), "output", "output_complete")
-
-    def cycleCount(self) -> int:
-        """Refuse: the device has no cycle counter."""
-        if not self._options._Popart.options["instrumentWithHardwareCycleCounter"]:
-            raise Error("Cycle count logging is disabled; call Options.logCycleCount(True)")
-        if not self._has_run:
-            raise Error("Please run the model at least once before asking for its cycle count")
-        raise Error("This device has no cycle counter; use getComputeLatency() for seconds")
-
-    def compilationTime(self) -> datetime.timedelta:
-        """Return how long the compilation took."""
-        self._require_compiled()
-        if not self._options.show_compilation_progress_bar:
-            raise Error("compilationTime needs Options.showCompilationProgressBar(True)")
-        return datetime.timedelta(seconds=self._program.compilation_time)
-
     # helpers
 
     def _adopt_program(self, program: runtime.Program) -> None:
@@ -327,43 +259,23 @@ class PoplarExecutor:
 
     def _attach(self) -> None:
         self._attached = self._options.connection_type != ConnectionType.Never
-        self._bind_optimizer()
+        self._link.bind(self._user_model.named_parameters())
 
-    def _bind_optimizer(self) -> None:
-        if isinstance(self._optimizer, Optimizer):
-            parameters = self._user_model.named_parameters()
-            self._optimizer._bind({parameter: name for name, parameter in parameters})
-
-    def _take_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        check_optimizer(optimizer)
-        self._tracker.check(optimizer)
-        half_sums = getattr(optimizer, "accum_type", torch.float32) == torch.float16
-        if half_sums and not getattr(optimizer, "use_combined_accum", False):
-            self._use_running_mean()
-        self._optimizer = optimizer
-
-    def _use_running_mean(self) -> None:
-        values = self._options.Training._values
-        name = "meanAccumulationAndReplicationReductionStrategy"
-        if values[name] == MeanReductionStrategy.Running:
-            return
-        if "_program" in self.__dict__ and self.isCompiled():
-            raise ValueError(
-                "accum_type=torch.float16 needs MeanReductionStrategy.Running, but the model is "
-                "already compiled; set the strategy in its options, or destroy() the model first"
-            )
-        # The executor's own copy: the user's object stays as it is.
-        values[name] = MeanReductionStrategy.Running
+    @contextlib.contextmanager
+    def _running(self, forward_runs: bool) -> Iterator[None]:
+        """Let forward, if it runs at all, behave as in the original."""
+        with _context.running(self._training, mixes_precision=forward_runs) as run, translated():
+            if not forward_runs:
+                yield
+                return
+            # Before what takes long (code generation, compilation) or changes weights.
+            with after_forward(self._program.module, lambda: self._check_blocks(run)):
+                yield
 
     def _check_blocks(self, run: _context.Run) -> None:
-        # Forward does not run at all when an executable comes from the cache.
         if run.blocks and not self._blocks_checked:
             check_blocks(run, self._options)
             self._blocks_checked = True
-
-    def _require_compiled(self) -> None:
-        if not self.isCompiled():
-            raise Error(f"{_NOT_COMPILED} Call it or compile() it first")
 
 
 def trainingModel(

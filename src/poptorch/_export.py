@@ -119,7 +119,7 @@ def _parts(executor: PoplarExecutor) -> dict[str, Any]:
     return {
         "model": executor._user_model,
         "options": executor._options,
-        "optimizer": executor._optimizer,
+        "optimizer": executor._link.optimizer,
         "training": executor._training,
     }
 
@@ -132,7 +132,7 @@ def _install(
         program = runtime.load(
             archive.extract(_PROGRAM, directory),
             executor._program.module,
-            executor._optimizer,
+            executor._link.optimizer,
             executor._options._to_torchkiln(),
         )
     executor._adopt_program(program)

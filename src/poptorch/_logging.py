@@ -74,8 +74,11 @@ def configure_from_environment() -> None:
         logger.removeHandler(old)
         old.close()
     logger.addHandler(handler)
-    level = os.environ.get("POPTORCH_LOG_LEVEL", "WARN").upper()
-    setLogLevel(_NATIVE_LEVELS.get(level, level))
+    level = os.environ.get("POPTORCH_LOG_LEVEL", "") or "WARN"
+    try:
+        setLogLevel(_NATIVE_LEVELS.get(level.upper(), level.upper()))
+    except ValueError as error:
+        raise ValueError(f"environment variable POPTORCH_LOG_LEVEL={level}: {error}") from None
 
 
 logging.addLevelName(_TRACE, "TRACE")

@@ -65,6 +65,17 @@ def check_optimizer(optimizer: Any) -> None:
     )
 
 
+# Schedulers write these into the groups, and their own `step` onto the optimiser.
+_SCHEDULER_KEYS = {
+    "initial_lr",
+    "max_lr",
+    "min_lr",
+    "base_momentum",
+    "max_momentum",
+    "swa_lr",
+}
+
+
 class AttributeTracker:
     """Reports attributes that appear on an optimiser after a program took it first."""
 
@@ -76,7 +87,11 @@ class AttributeTracker:
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Remember the attributes the first time, compare with them afterwards."""
-        attributes = {name for name in vars(optimizer) if not name.startswith("_")}
+        attributes = {
+            name
+            for name, value in vars(optimizer).items()
+            if not name.startswith("_") and not callable(value)
+        }
         group_keys = [set(group) for group in optimizer.param_groups]
         if self._attributes is None:
             self._attributes, self._group_keys = attributes, group_keys
@@ -86,8 +101,7 @@ class AttributeTracker:
         for index, keys in enumerate(group_keys):
             # A group that is new altogether is the engine's business.
             known = self._group_keys[index] if index < len(self._group_keys) else keys
-            # Schedulers add this one.
-            for key in sorted(keys - known - {"initial_lr"}):
+            for key in sorted(keys - known - _SCHEDULER_KEYS):
                 self._report(f"Ignoring unexpected group {index} attribute {key!r}")
 
     def _report(self, message: str) -> None:

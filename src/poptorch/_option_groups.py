@@ -143,12 +143,14 @@ class _PrecisionOptions(OptionStore):
         return self
 
     def halfFloatCasting(self, half_float_casting: HalfFloatCastingBehavior) -> Self:
-        """Do nothing but warn: dtypes follow torch's own rules."""
+        """Do nothing but warn: a layer computes in the dtype of its input."""
+        self.checkIsFrozen()
         logger.warning("halfFloatCasting is deprecated and has no effect; remove the call")
         return self
 
     def runningStatisticsAlwaysFloat(self, value: bool) -> Self:
         """Do nothing but warn: statistics keep the dtype of their buffers."""
+        self.checkIsFrozen()
         if not isinstance(value, bool):
             raise ValueError(f"runningStatisticsAlwaysFloat takes True or False, got {value!r}")
         logger.warning(
@@ -240,9 +242,9 @@ class _TensorLocationOptions(OptionStore):
         """Record a number of I/O tiles: even, 32 to 192."""
         require(
             isinstance(num_tiles, int) and num_tiles % 2 == 0 and 32 <= num_tiles <= 192,
-            "numIOTiles must be an even number from 32 to 192",
+            "numIOTiles must be an even number",
             num_tiles,
-            "such a number",
+            "32, 34, ... 192",
         )
         return self.createOrSet(numIOTiles=num_tiles)
 
@@ -280,6 +282,7 @@ class _JitOptions(OptionStore):
 
     def traceModel(self, trace_model: bool) -> Self:
         """Do nothing but warn; `True` asks for a tracer that no longer exists."""
+        self.checkIsFrozen()
         logger.warning("Jit.traceModel is deprecated; remove the call")
         if trace_model:
             raise ValueError(

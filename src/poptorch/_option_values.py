@@ -46,6 +46,7 @@ _TRANSLATED = {
     "relax_optimizer_attributes_checks",
     "updatable_named_buffers",
 }
+_LOSS_SCALE = "finalLossScale"
 _TRANSLATED_POPART = {"cachePath", "enableEngineCaching"}
 
 
@@ -128,6 +129,11 @@ def recorded(options: Options) -> dict[str, Any]:
 
 
 def _anchor(tensor: str, follows_outputs: bool, mode: int, period: int) -> core.Anchor:
+    if tensor == _LOSS_SCALE:
+        raise NotImplementedError(
+            f"the anchor {_LOSS_SCALE} is not implemented: the loss scale is never adjusted here; "
+            "read optimizer.loss_scaling"
+        )
     if follows_outputs:
         return core.Anchor(tensor)
     return core.Anchor(tensor, _OUTPUT_MODES[OutputMode(mode)], period)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from poptorch._errors import Error
+from poptorch._logging import logger
 from poptorch._strategies import PipelinedExecution
 from poptorch.enums import OutputMode
 from poptorch.options import Options
@@ -47,6 +50,27 @@ def check_program(program: runtime.Program, module: nn.Module, options: Options)
     """
     _check_named_buffers(module, options)
     _check_reassigned_buffers(program, module)
+
+
+def warn_about_constant_outputs(program: runtime.Program) -> None:
+    """Say which outputs are values that a call does not compute."""
+    constant = program.metadata.constant_outputs
+    if constant:
+        warnings.warn(
+            f"output tensors {', '.join(map(str, constant))} (counted from 0) depend on no input, "
+            "parameter or buffer; each call returns them as they were at compilation, once",
+            stacklevel=4,
+        )
+
+
+def warn_about_processes(options: Options) -> None:
+    """Say that several processes train separate models."""
+    if options.Distributed.numProcesses > 1:
+        logger.warning(
+            "Distributed: data are divided among %d processes, but gradients are not summed over "
+            "them: each process trains a model of its own",
+            options.Distributed.numProcesses,
+        )
 
 
 def _check_named_buffers(module: nn.Module, options: Options) -> None:

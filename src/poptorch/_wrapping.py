@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.parameter import UninitializedTensorMixin
 
 from poptorch._errors import Error
@@ -93,3 +96,21 @@ def unwrap(module: nn.Module) -> None:
     """Give the module its own class back."""
     if isinstance(module, _WrappedModel):
         module.__class__ = module._poptorch_class
+
+
+@contextlib.contextmanager
+def after_forward(module: nn.Module, callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` whenever `module` itself has run forward.
+
+    A hook on the module would be part of what the executable cache compares; a global one is not.
+    """
+
+    def hook(ran: nn.Module, args: Any, output: Any) -> None:
+        if ran is module:
+            callback()
+
+    handle = register_module_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

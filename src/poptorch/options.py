@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-import enum
-import json
 import os
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 
+from poptorch import _option_files
 from poptorch import _option_values as values_module
-from poptorch import enums
-from poptorch._errors import ConfigFileError, translated
+from poptorch._errors import translated
 from poptorch._logging import logger
 from poptorch._option_groups import (
     TensorLocationSettings,
@@ -55,7 +52,7 @@ class Options(OptionStore):
             self.enableExecutableCaching(cache)
         defaults = os.environ.get("POPTORCH_DEFAULT_OPTIONS", "")
         if defaults:
-            self.from_json(defaults)
+            _option_files.apply_json(self, defaults, "POPTORCH_DEFAULT_OPTIONS")
 
     # groups
 
@@ -106,8 +103,14 @@ class Options(OptionStore):
             raise ValueError("CommGroupType.All cannot group inputs; use Consecutive or Orthogonal")
         if input_group_type is CommGroupType.NoGrouping:
             input_group_size, input_group_type = 1, CommGroupType.Consecutive
+        require(
+            isinstance(input_group_size, int),
+            "Unexpected type for input_group_size",
+            input_group_size,
+            int,
+        )
         replicas = self.replication_factor
-        if input_group_size > replicas or replicas % input_group_size:
+        if not 1 <= input_group_size <= replicas or replicas % input_group_size:
             raise ValueError(
                 f"input_group_size {input_group_size} does not divide the replication factor "
                 f"{replicas}; call replicationFactor first with a multiple of it"
@@ -349,14 +352,7 @@ class Options(OptionStore):
 
         A list is the setter's positional arguments; `"OutputMode.All"` is the enum's member.
         """
-        for name, argument in json.loads(string).items():
-            setter: Any = self
-            for part in name.split("."):
-                setter = getattr(setter, part)
-            if isinstance(argument, list):
-                setter(*argument)
-            else:
-                setter(_enum_member(argument))
+        _option_files.apply_json(self, string, "the JSON of options")
         return self
 
     def loadFromFile(self, filepath: str | os.PathLike[str]) -> Self:
@@ -364,18 +360,7 @@ class Options(OptionStore):
 
         The lines are executed as Python: load only files that you trust.
         """
-        import poptorch
-
-        path = Path(filepath)
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        effective = [line for line in lines if line and not line.startswith("#")]
-        for number, line in enumerate(effective, start=1):
-            try:
-                exec(f"options.{line}", {"poptorch": poptorch, "options": self})
-            except Exception as error:
-                raise ConfigFileError(
-                    f"{type(error).__name__} at line {number} of {path.name}: {error}\n> {line}"
-                ) from error
+        _option_files.apply_file(self, filepath)
         return self
 
     def _to_torchkiln(self) -> core.Options:
@@ -397,15 +382,6 @@ def _checked_period(output_mode: OutputMode, period: int | None) -> int:
     if period is not None and period != 1:
         logger.info("output_return_period %s only counts with OutputMode.EveryN", period)
     return 1 if period is None else period
-
-
-def _enum_member(argument: Any) -> Any:
-    if isinstance(argument, str) and argument.count(".") == 1:
-        kind, member = argument.split(".")
-        candidate = getattr(enums, kind, None)
-        if isinstance(candidate, type) and issubclass(candidate, enum.Enum):
-            return candidate[member]
-    return argument
 
 
 __all__ = ["Options", "TensorLocationSettings"]

@@ -6,12 +6,12 @@ from torchkiln.ops._ctc_decoder import ctc_beam_search
 from torchkiln.ops._host import host_call, register_host_function
 from torchkiln.ops._points import farthest_points, nearest
 from torchkiln.ops._print import PrintFormat, print_tensor
-from torchkiln.ops._random import bernoulli, bernoulli_is_exact
+from torchkiln.ops._random import bernoulli_is_exact, draw
 from torchkiln.ops._slices import dynamic_slice, dynamic_update
 
 __all__ = [
     "PrintFormat",
-    "bernoulli",
+    "draw",
     "bernoulli_is_exact",
     "choose",
     "ctc_beam_search",

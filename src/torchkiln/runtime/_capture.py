@@ -7,20 +7,23 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torchkiln.core import CaptureError
 from torchkiln.data._structure import Node, paths
 from torchkiln.runtime._checkpointing import replayed_checkpoints
 from torchkiln.runtime._dynamic import explain
 from torchkiln.runtime._entries import Entries
+from torchkiln.runtime._graph_checks import check_graph
 from torchkiln.runtime._optimizers import OptimizerBinding
 from torchkiln.runtime._passes import (
     constant_outputs,
-    draw_dropout_masks_in_blocks,
+    draw_in_order,
     protect_constant,
 )
 from torchkiln.runtime._step import StepFunction
@@ -82,8 +85,13 @@ def capture(
         if tensor._version != versions[index]
     ]
     _finish(captured, step, changed)
+    trained = None
+    if optimizer is not None:
+        groups = optimizer.optimizer.param_groups
+        trained = {id(param) for group in groups for param in group["params"]}
     for entry in captured.entries.values():
-        draw_dropout_masks_in_blocks(entry.graph)
+        check_graph(entry.graph, trained)
+        draw_in_order(entry.graph)
         entry.graph.recompile()
     return captured
 
@@ -221,12 +229,20 @@ def without_fused_recurrence(module: nn.Module) -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
+def _refuse_seeding(seed: int) -> None:
+    raise CaptureError(
+        f"torch.manual_seed({seed}) inside forward happens once, while the program is recorded; "
+        "seed before calling the program"
+    )
+
+
 @contextlib.contextmanager
 def _static_rules(module: nn.Module) -> Iterator[None]:
     """Switch on what makes libraries refuse, rather than guess, sizes that depend on data."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(without_fused_recurrence(module))
         stack.enter_context(replayed_checkpoints())
+        stack.enter_context(mock.patch.object(torch, "manual_seed", _refuse_seeding))
         distributions = sys.modules.get("torch.distributions")
         if distributions is not None:
             # Their checks of arguments read values.

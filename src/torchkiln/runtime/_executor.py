@@ -46,6 +46,7 @@ class Executor:
         self._tensors = binding.tensors
         self._forms = [metadata(tensor) for tensor in self._tensors]
         self._pointers = [tensor.data_ptr() for tensor in self._tensors]
+        self._trainable = self._trainable_flags()
         self._constants = [slot.tensor.detach().clone() for slot in binding.attributes]
         self._use_constants()
         params = optimizer.params if optimizer is not None and self._accumulates else []
@@ -173,6 +174,11 @@ class Executor:
         if replaced:
             self._tensors[:count] = self._binding.tensors[:count]
             self._rebind_parameters()
+        if self._trainable_flags() != self._trainable:
+            raise ExecutableError(
+                "requires_grad of a parameter changed after compilation; call destroy() on the "
+                "program to compile again"
+            )
         pointers = [tensor.data_ptr() for tensor in self._tensors]
         if not replaced and pointers == self._pointers:
             return
@@ -183,6 +189,12 @@ class Executor:
                     "call destroy() on the program to compile again"
                 )
         self._pointers = pointers
+
+    def _trainable_flags(self) -> list[bool]:
+        """Return which parameters take part in training."""
+        if self.optimizer is None:
+            return []
+        return [slot.tensor.requires_grad for slot in self._binding.parameters]
 
     def _rebind_parameters(self) -> None:
         if self.optimizer is None:

@@ -51,15 +51,12 @@ def build_package(
 
 
 def _options(graph: fx.GraphModule) -> dict[str, Any]:
-    targets = {node.target for node in graph.graph.nodes}
     return {
         "aot_inductor.package": True,
         # The host part runs once a step: optimising it costs seconds and gains nothing.
         "aot_inductor.compile_wrapper_opt_level": "O0",
         # The same random stream as eager PyTorch.
         "fallback_random": True,
-        # Inductor replaces x[randperm] by an operator that it cannot generate code for.
-        "pattern_matcher": aten.randperm.default not in targets,
         # Channels last pays for convolutions of some width and costs conversions for thin ones.
         "layout_optimization": _has_wide_convolution(graph),
     }

@@ -129,7 +129,7 @@ def find_loss(recorder: LossRecorder, outputs: list[Tensor]) -> Tensor:
         if recorder.implicit:
             raise NoLossError(
                 "Couldn't find a loss in graph: forward computes a loss but returns nothing that "
-                "was computed from it; return the loss"
+                "was computed from it; return the loss (alone, or in a tuple, list or dict)"
             )
         raise NoLossError(f"Couldn't find a loss in graph: {_REMEDY}")
     if len(losses) > 1:

@@ -3,52 +3,96 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from torchkiln.ops import bernoulli_is_exact
-from torchkiln.ops._random import MIN_FAST_NUMEL
-
 aten = torch.ops.aten
-_FRESH = (aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default)
+_FRESH = (
+    aten.empty_like.default,
+    aten.empty.memory_format,
+    aten.empty_strided.default,
+    aten.new_empty.default,
+)
+# Random operators: what `torchkiln::draw` calls them, and where it finds its parameters.
+_DRAWS: dict[Any, tuple[str, tuple[str | float, ...]]] = {
+    aten.bernoulli_.float: ("bernoulli", ("p",)),
+    aten.bernoulli.default: ("bernoulli_of", ()),
+    aten.uniform_.default: ("uniform", ("from", "to")),
+    aten.rand.default: ("uniform", (0.0, 1.0)),
+    aten.rand_like.default: ("uniform", (0.0, 1.0)),
+    aten.normal_.default: ("normal", ("mean", "std")),
+    aten.randn.default: ("normal", (0.0, 1.0)),
+    aten.randn_like.default: ("normal", (0.0, 1.0)),
+    aten.exponential_.default: ("exponential", ("lambd",)),
+    aten.randint.default: ("randint", (0.0, "high")),
+    aten.randint.low: ("randint", ("low", "high")),
+    aten.randint_like.default: ("randint", (0.0, "high")),
+    aten.randint_like.low_dtype: ("randint", ("low", "high")),
+    aten.randperm.default: ("randperm", ()),
+}
 
 
-def draw_dropout_masks_in_blocks(graph: fx.GraphModule) -> None:
-    """Let large dropout masks come from the block generator: the same bits, much sooner."""
+def draw_in_order(graph: fx.GraphModule) -> None:
+    """Replace random operators by draws that no compiler can reorder or lay out differently.
+
+    Operators that are not in the table keep torch's own form; the numbers are then right, but their
+    order among other draws is the compiler's.
+    """
     token: fx.Node | None = None
     for node in list(graph.graph.nodes):
-        if not _is_large_mask(node) or not bernoulli_is_exact():
+        if node.target not in _DRAWS or not _can_draw(node):
             continue
-        # Recorded calls leave out arguments that equal the default.
-        fresh, p = (*node.args, 0.5)[:2]
+        kind, sources = _DRAWS[node.target]
+        given = _arguments(node)
+        value: Tensor = node.meta["val"]
+        params = [float(given[s]) if isinstance(s, str) else s for s in sources]
+        source = given["self"] if kind == "bernoulli_of" else None
+        layout = (list(value.shape), list(value.stride()), value.dtype)
         with graph.graph.inserting_before(node):
             drawn = graph.graph.call_function(
-                torch.ops.torchkiln.bernoulli.default, (token, list(node.meta["val"].shape), p)
+                torch.ops.torchkiln.draw.default, (token, kind, source, *layout, params)
             )
-            mask = graph.graph.call_function(operator.getitem, (drawn, 0))
+            result = graph.graph.call_function(operator.getitem, (drawn, 0))
             token = graph.graph.call_function(operator.getitem, (drawn, 1))
-        mask.meta = dict(node.meta)
-        node.replace_all_uses_with(mask)
+            result.meta = dict(node.meta)
+        _replace(graph, node, result)
+
+
+def _replace(graph: fx.GraphModule, node: fx.Node, result: fx.Node) -> None:
+    written = node.args[0] if node.target._schema.is_mutable else None  # type: ignore[union-attr]
+    if not isinstance(written, fx.Node):
+        node.replace_all_uses_with(result)
         graph.graph.erase_node(node)
-        graph.graph.erase_node(fresh)
+    elif written.target in _FRESH and len(written.users) == 1:
+        node.replace_all_uses_with(result)
+        graph.graph.erase_node(node)
+        graph.graph.erase_node(written)
+    else:
+        # Somebody else sees this memory: write the numbers into it.
+        node.target, node.args, node.kwargs = aten.copy_.default, (written, result), {}
 
 
-def _is_large_mask(node: fx.Node) -> bool:
-    """Whether a node fills a new float32 CPU tensor of some size with Bernoulli samples."""
-    if node.target is not aten.bernoulli_.float or node.kwargs:
-        return False
-    fresh, value = node.args[0], node.meta.get("val")
+def _can_draw(node: fx.Node) -> bool:
+    value, given = node.meta.get("val"), _arguments(node)
     return (
-        isinstance(fresh, fx.Node)
-        and fresh.target in _FRESH
-        and len(fresh.users) == 1
-        and isinstance(value, Tensor)
+        isinstance(value, Tensor)
         and value.device.type == "cpu"
-        and value.dtype == torch.float32
-        and value.is_contiguous()
-        and value.numel() >= MIN_FAST_NUMEL
+        and given.get("generator") is None
+        and all(given[name] is not None for name in _DRAWS[node.target][1] if isinstance(name, str))
     )
+
+
+def _arguments(node: fx.Node) -> dict[str, Any]:
+    """Return the arguments by name; recorded calls leave out those that equal the default."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    return {
+        argument.name: node.args[index]
+        if index < len(node.args)
+        else node.kwargs.get(argument.name, argument.default_value)
+        for index, argument in enumerate(schema.arguments)
+    }
 
 
 def protect_constant(graph: fx.GraphModule, placeholder: fx.Node) -> None:

@@ -152,7 +152,7 @@ class Program:
         self._compile(args, kwargs)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        with compile_hooks():
+        with compile_hooks(), torch.inference_mode(False):
             start = time.perf_counter()
             signature = Signature(self.module.forward, args, kwargs, self.options)
             tensors = self._to_device(signature.accept(args, kwargs))
@@ -262,6 +262,10 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `device_iterations` steps on a combined batch and return the outputs."""
+        if torch.is_inference_mode_enabled():
+            # State that is made here is used outside as well: ordinary tensors only.
+            with torch.inference_mode(False):
+                return self(*args, **kwargs)
         if self._signature is None:
             tensors = self._compile(args, kwargs)
         else:
@@ -288,6 +292,8 @@ class Program:
                     stacklevel=3,
                 )
             tensors = [tensor.detach() for tensor in tensors]
+        if any(tensor.is_inference() for tensor in tensors):
+            tensors = [t.clone() if t.is_inference() else t for t in tensors]
         if self._executor is not None:
             device = self._executor.device
         else:

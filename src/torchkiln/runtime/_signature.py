@@ -53,7 +53,8 @@ def bind_arguments(
             raise BadArguments(
                 "unknown", f"forward has no argument {name!r}; its signature is {signature}"
             )
-        if any(p.name == name for p in positional[: len(args)]) and not takes_kwargs:
+        by_position = [p.name for p in positional[: len(args)] if p.kind is not p.POSITIONAL_ONLY]
+        if name in by_position:
             raise BadArguments(
                 "duplicate", f"argument {name!r} is given twice, by position and by keyword"
             )
@@ -337,8 +338,9 @@ def _compare(expected: Node, got: Node) -> bool:
             if type(expected.value) is not type(got.value):
                 raise _type_changed(name, type(expected.value), type(got.value))
             raise ShapeChanged(
-                f"Value mismatch for {name}: expected {expected.value!r} but got {got.value!r}. "
-                f"Python values are compiled in; {_REMEDY}"
+                f"Value mismatch for {name}: expected {_short(expected.value)} but got "
+                f"{_short(got.value)}. Python values are compiled in (objects that hold tensors "
+                f"too, unless register_container() makes them inputs); {_REMEDY}"
             )
         return False
     if type(expected) is not type(got) or _kind(expected) is not _kind(got):
@@ -402,6 +404,11 @@ def _kind(node: Node) -> type:
 
 def _type_changed(name: str, expected: type, got: type) -> ShapeChanged:
     return ShapeChanged(f"Type mismatch for {name}: expected {expected} but got {got}. {_REMEDY}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _same(expected: Any, got: Any) -> bool:

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torchkiln.core import CaptureError, Options, Precision, Reduction
 from torchkiln.data import flatten
-from torchkiln.data._structure import Node
+from torchkiln.data._structure import ConstantNode, MappingNode, Node, SequenceNode
 from torchkiln.runtime._binding import Binding, current_buffers, stand_ins
 from torchkiln.runtime._losses import LossRecorder, find_loss
 from torchkiln.runtime._optimizers import OptimizerBinding
@@ -75,6 +76,7 @@ class StepFunction:
             result = self.forward(*args, **kwargs)
         self._refuse_new_parameters(tensors)
         outputs, self.node = flatten(result, "output")
+        _refuse_opaque(self.node)
         loss = find_loss(recorder, outputs) if self.training else None
         return _own(outputs, [*tensors, *batch]), loss
 
@@ -212,6 +214,23 @@ def _clip(grads: dict[int, Tensor], limit: Tensor) -> dict[int, Tensor]:
     total = torch.linalg.vector_norm(torch.stack(norms))
     factor = torch.clamp(limit / (total + 1e-6), max=1.0)
     return {member: grad * factor.to(grad.dtype) for member, grad in grads.items()}
+
+
+def _refuse_opaque(node: Node) -> None:
+    """Raise if an object hides recorded tensors: nobody would ever fill in their values."""
+    if isinstance(node, SequenceNode | MappingNode):
+        for child in node.children:
+            _refuse_opaque(child)
+    elif isinstance(node, ConstantNode) and any(
+        isinstance(tensor, FakeTensor)
+        for value in getattr(node.value, "__dict__", {}).values()
+        for tensor in flatten(value)[0]
+    ):
+        kind = type(node.value).__name__
+        raise CaptureError(
+            f"{node.path} is a {kind} that holds tensors; return them in a tuple, list or dict, or "
+            f"call register_container({kind}, ...) to let programs look inside"
+        )
 
 
 def _own(outputs: list[Tensor], foreign: list[Tensor]) -> list[Tensor]:

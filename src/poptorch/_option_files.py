@@ -1,0 +1,76 @@
+"""Options from text: JSON objects, and files of setter calls."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from poptorch import enums
+from poptorch._errors import ConfigFileError
+
+if TYPE_CHECKING:
+    from poptorch.options import Options
+
+
+def apply_json(options: Options, string: str, source: str) -> None:
+    """Call the setters that a JSON object names; `source` says in errors where it came from.
+
+    Raises:
+        ValueError: if it is not a JSON object.
+        AttributeError: for a setter or member of an enumeration that does not exist.
+    """
+    try:
+        entries = json.loads(string)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{source} is not valid JSON: {error}") from error
+    if not isinstance(entries, dict):
+        raise ValueError(
+            f'{source} must be a JSON object like {{"deviceIterations": 4}}, got {string!r}'
+        )
+    for name, argument in entries.items():
+        setter: Any = options
+        for part in name.split("."):
+            setter = getattr(setter, part)
+        if isinstance(argument, list):
+            setter(*argument)
+        else:
+            setter(_enum_member(argument))
+
+
+def apply_file(options: Options, filepath: str | os.PathLike[str]) -> None:
+    """Execute a file of setter calls, one a line, with `poptorch` and `torch` in scope.
+
+    Raises:
+        ConfigFileError: if a line cannot be executed.
+    """
+    import poptorch
+
+    path = Path(filepath)
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    effective = [line for line in lines if line and not line.startswith("#")]
+    for number, line in enumerate(effective, start=1):
+        try:
+            exec(f"options.{line}", {"poptorch": poptorch, "torch": torch, "options": options})
+        except Exception as error:
+            raise ConfigFileError(
+                f"{type(error).__name__} at line {number} of {path.name}: {error}\n> {line}"
+            ) from error
+
+
+def _enum_member(argument: Any) -> Any:
+    if not isinstance(argument, str) or argument.count(".") != 1:
+        return argument
+    kind, member = argument.split(".")
+    candidate = getattr(enums, kind, None)
+    if not isinstance(candidate, type) or not issubclass(candidate, enum.Enum):
+        return argument
+    if member not in candidate.__members__:
+        raise AttributeError(
+            f"{kind} has no member {member!r}; members: {', '.join(candidate.__members__)}"
+        )
+    return candidate[member]

@@ -1,0 +1,77 @@
+"""Refusing captured graphs that would not do what the user's code says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, fx
+
+from torchkiln.core import CaptureError
+
+
+def check_graph(graph: fx.GraphModule, trained: set[int] | None) -> None:
+    """Look for tensors and generators that live outside the module.
+
+    `trained` are the ids of all parameters that the optimiser holds, None for inference.
+
+    Raises:
+        CaptureError: if one of them would have to change, which a program does to inputs only.
+    """
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and trained is not None:
+            _check_constant(getattr(graph, node.target), trained)
+        elif node.op == "call_function":
+            _check_call(graph, node)
+
+
+def _check_constant(value: Any, trained: set[int]) -> None:
+    if not isinstance(value, Tensor) or not value.requires_grad:
+        return
+    what = f"forward uses a trainable tensor of shape {tuple(value.shape)} outside the module"
+    remedy = (
+        "make it part of the module: assign the parameter or module as an attribute, lists of "
+        "modules as nn.ModuleList"
+    )
+    if id(value) in trained:
+        raise CaptureError(f"{what}, which the optimiser should train; {remedy}")
+    warnings.warn(f"{what}; its present value is compiled in. {remedy}", stacklevel=2)
+
+
+def _check_call(graph: fx.GraphModule, node: fx.Node) -> None:
+    if node.kwargs.get("generator") is not None:
+        raise CaptureError(
+            f"{node.target} draws from a generator of its own, whose state is no part of the "
+            "program; draw from torch's default generator, and seed it outside forward"
+        )
+    for argument in _written(node):
+        base = _base(argument)
+        if base.op == "get_attr":
+            shape = tuple(getattr(graph, str(base.target)).shape)
+            raise CaptureError(
+                f"forward writes to a tensor of shape {shape} that is no part of the module; make "
+                "it a buffer (register_buffer), or pass it to forward"
+            )
+
+
+def _written(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the arguments that a call writes to."""
+    schema = getattr(node.target, "_schema", None)
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        if isinstance(value, fx.Node):
+            yield value
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """Return the node whose memory `node` is a view of."""
+    while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
+        schema = getattr(node.target, "_schema", None)
+        returns = schema.returns if schema is not None else ()
+        if not returns or returns[0].alias_info is None:
+            break
+        node = node.args[0]
+    return node
