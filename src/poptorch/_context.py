@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from torch.distributions import Distribution
@@ -22,32 +23,29 @@ class Run:
     inside_multi_conv: bool = False
 
 
-_runs: list[Run] = []
+# Each thread has its own: executors may run side by side.
+_current: ContextVar[Run | None] = ContextVar("poptorch_run", default=None)
 
 
 def current() -> Run | None:
     """Return the innermost run, or None outside any executor."""
-    return _runs[-1] if _runs else None
+    return _current.get()
 
 
 @contextlib.contextmanager
-def running(training: bool, *, mixes_precision: bool) -> Iterator[Run]:
-    """Let operations know that an executor is at work.
+def running(training: bool) -> Iterator[Run]:
+    """Let forward behave as in the original while an executor captures or runs it.
 
-    Distributions do not check their arguments meanwhile: that would read values.
-
-    Args:
-        training: Whether a training model runs.
-        mixes_precision: Whether forward's Python code may run, and with it layers whose input and
-            weights differ in dtype.
+    Layers mix half and float operands. Distributions do not check their arguments: that would read
+    values.
     """
     run = Run(training)
+    token = _current.set(run)
     validates = Distribution._validate_args
     Distribution.set_default_validate_args(False)
-    _runs.append(run)
     try:
-        with MixedPrecision() if mixes_precision else contextlib.nullcontext():
+        with MixedPrecision():
             yield run
     finally:
-        _runs.remove(run)
         Distribution.set_default_validate_args(validates)
+        _current.reset(token)

@@ -34,6 +34,8 @@ _WORDS = {
     "register_container": "poptorch.registerCustomArgParser",
     "training_model": "trainingModel",
     "inference_model": "inferenceModel",
+    "a program runs": "A model runs",
+    "create a new one": "create a new wrapper",
     "new program": "new wrapper",
 }
 _WORD = re.compile(r"(?<!\w)(" + "|".join(map(re.escape, _WORDS)) + ")")

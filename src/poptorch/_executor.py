@@ -15,6 +15,7 @@ from poptorch._blocks import module_repr
 from poptorch._errors import Error, translated
 from poptorch._inspection import Inspection
 from poptorch._logging import logger
+from poptorch._optimizer_checks import quiet_engine
 from poptorch._optimizer_link import OptimizerLink
 from poptorch._option_store import require
 from poptorch._outputs import refuse_backward
@@ -68,7 +69,7 @@ class PoplarExecutor(Inspection):
         self._link.check(optimizer, compiled=False)
         self._link.take(optimizer)
         warn_about_processes(self._options)
-        with translated():
+        with translated(), quiet_engine():
             self._program = runtime.training_model(executed, settings, optimizer)
         wrap(model, self)
 
@@ -113,7 +114,7 @@ class PoplarExecutor(Inspection):
         if self.isCompiled():
             logger.warning("The model is compiled already; destroy() it to compile it again")
             return
-        with self._running(forward_runs=True):
+        with self._forward_runs(), translated():
             self._program.compile(*args, **kwargs)
         try:
             check_program(self._program, self._user_model, self._options)
@@ -134,8 +135,9 @@ class PoplarExecutor(Inspection):
         if not self.isCompiled():
             self.compile(*args, **kwargs)
         self._attached = True
-        # Forward itself only runs again in the eager backend.
-        with self._running(forward_runs=self._program.options.backend is Backend.EAGER):
+        # Only the eager backend runs forward itself again.
+        eager = self._program.options.backend is Backend.EAGER
+        with self._forward_runs() if eager else contextlib.nullcontext(), translated():
             outputs = self._program(*args, **kwargs)
         self._has_run = True
         return refuse_backward(outputs) if self._training else outputs
@@ -148,7 +150,7 @@ class PoplarExecutor(Inspection):
         if not self._training:
             raise AttributeError("An inference model has no optimizer; use poptorch.trainingModel")
         self._link.check(optimizer, self.isCompiled())
-        with translated():
+        with translated(), quiet_engine():
             self._program.set_optimizer(optimizer)
         self._link.take(optimizer)
         if self.isCompiled():
@@ -262,15 +264,16 @@ class PoplarExecutor(Inspection):
         self._link.bind(self._user_model.named_parameters())
 
     @contextlib.contextmanager
-    def _running(self, forward_runs: bool) -> Iterator[None]:
-        """Let forward, if it runs at all, behave as in the original."""
-        with _context.running(self._training, mixes_precision=forward_runs) as run, translated():
-            if not forward_runs:
-                yield
-                return
-            # Before what takes long (code generation, compilation) or changes weights.
-            with after_forward(self._program.module, lambda: self._check_blocks(run)):
-                yield
+    def _forward_runs(self) -> Iterator[None]:
+        """Let forward behave as in the original, and check its blocks once it has run.
+
+        That is before what takes long (code generation, compilation) or changes weights.
+        """
+        with (
+            _context.running(self._training) as run,
+            after_forward(self._program.module, lambda: self._check_blocks(run)),
+        ):
+            yield
 
     def _check_blocks(self, run: _context.Run) -> None:
         if run.blocks and not self._blocks_checked:

@@ -37,7 +37,7 @@ _PRODUCTS = frozenset(
 
 
 class MixedPrecision(TorchFunctionMode):
-    """While entered, linear layers and convolutions compute in the dtype of their input.
+    """While entered, linear layers, convolutions and attention compute in their input's dtype.
 
     A half input casts float weights down, a float input casts half weights up. Products of a half
     and a float matrix are float, as sums of the two are in torch itself.
@@ -53,6 +53,8 @@ class MixedPrecision(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _LAYERS:
             args, kwargs = _cast_weights(args, kwargs)
+        elif func is functional.multi_head_attention_forward:
+            args, kwargs = _cast_all(args, kwargs, args[0])
         elif func in _PRODUCTS:
             args, kwargs = _promote(args, kwargs)
         return func(*args, **kwargs)
@@ -74,11 +76,18 @@ def _promote(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     operands = [value for value in (*args, *kwargs.values()) if _is_mixable(value)]
-    if len({operand.dtype for operand in operands}) < 2:
+    wide = next((operand for operand in operands if operand.dtype is torch.float32), None)
+    return _cast_all(args, kwargs, wide)
+
+
+def _cast_all(
+    args: tuple[Any, ...], kwargs: dict[str, Any], like: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if not _is_mixable(like) or torch.is_autocast_enabled(like.device.type):
         return args, kwargs
     return (
-        tuple(_cast(value, torch.float32) for value in args),
-        {name: _cast(value, torch.float32) for name, value in kwargs.items()},
+        tuple(_cast(value, like.dtype) for value in args),
+        {name: _cast(value, like.dtype) for name, value in kwargs.items()},
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,15 +37,6 @@ def check_optimizer(optimizer: Any) -> None:
         type(optimizer).__name__,
         "SGD, Adam, AdamW, RMSprop or LAMB of poptorch.optim or torch.optim",
     )
-    base = next(kind for kind in _SUPPORTED if isinstance(optimizer, kind))
-    # torch wraps `step` of every class it meets; the function inside tells whose it is.
-    if inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step):
-        logger.warning(
-            "%s.step is Python code that a compiled model does not execute; the update of %s is "
-            "used",
-            type(optimizer).__name__,
-            base.__name__,
-        )
     for index, group in enumerate(optimizer.param_groups):
         if group.get("amsgrad"):
             raise ValueError(
@@ -65,6 +59,14 @@ def check_optimizer(optimizer: Any) -> None:
     )
 
 
+@contextlib.contextmanager
+def quiet_engine() -> Iterator[None]:
+    """Leave it to `AttributeTracker` to report a Python `step`: it logs, and once."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*\.step is Python code")
+        yield
+
+
 # Schedulers write these into the groups, and their own `step` onto the optimiser.
 _SCHEDULER_KEYS = {
     "initial_lr",
@@ -77,7 +79,7 @@ _SCHEDULER_KEYS = {
 
 
 class AttributeTracker:
-    """Reports attributes that appear on an optimiser after a program took it first."""
+    """Reports, once each, what a program ignores about the optimisers that it takes."""
 
     def __init__(self, relaxed: bool) -> None:
         self._level = logging.DEBUG if relaxed else logging.WARNING
@@ -87,6 +89,7 @@ class AttributeTracker:
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Remember the attributes the first time, compare with them afterwards."""
+        self._check_step(optimizer)
         attributes = {
             name
             for name, value in vars(optimizer).items()
@@ -97,14 +100,24 @@ class AttributeTracker:
             self._attributes, self._group_keys = attributes, group_keys
             return
         for name in sorted(attributes - self._attributes):
-            self._report(f"Ignoring unexpected optimizer attribute {name!r}")
+            self._report(f"Ignoring unexpected optimizer attribute {name!r}", self._level)
         for index, keys in enumerate(group_keys):
             # A group that is new altogether is the engine's business.
             known = self._group_keys[index] if index < len(self._group_keys) else keys
             for key in sorted(keys - known - _SCHEDULER_KEYS):
-                self._report(f"Ignoring unexpected group {index} attribute {key!r}")
+                self._report(f"Ignoring unexpected group {index} attribute {key!r}", self._level)
 
-    def _report(self, message: str) -> None:
+    def _check_step(self, optimizer: torch.optim.Optimizer) -> None:
+        base = next(kind for kind in _SUPPORTED if isinstance(optimizer, kind))
+        # torch wraps `step` of every class it meets; the function inside tells whose it is.
+        if inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step):
+            self._report(
+                f"{type(optimizer).__name__}.step is Python code that a compiled model does not "
+                f"execute; the update of {base.__name__} is used",
+                logging.WARNING,
+            )
+
+    def _report(self, message: str, level: int) -> None:
         if message not in self._reported:
             self._reported.add(message)
-            logger.log(self._level, message)
+            logger.log(level, message)

@@ -2,6 +2,7 @@ import logging
 import os
 
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -11,7 +12,11 @@ def _fast_and_isolated(monkeypatch):
         if name.startswith(("POPTORCH_", "OMPI_COMM_WORLD_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TORCHKILN_BACKEND", "capture")
+    # Tiny tensors: threads that wait for each other are all that more of them would add.
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     logger = logging.getLogger("poptorch::python")
     level = logger.level
     yield
     logger.setLevel(level)
+    torch.set_num_threads(num_threads)

@@ -119,12 +119,15 @@ def test_pipelines_need_enough_micro_batches():
     poptorch.inferenceModel(Two(), options(iterations=2))(x)
 
 
-def test_a_failed_check_leaves_nothing_compiled():
+@pytest.mark.parametrize("backend", ["capture", "eager"])
+def test_a_failed_check_changes_nothing(backend, monkeypatch):
+    monkeypatch.setenv("TORCHKILN_BACKEND", backend)
     model = poptorch.trainingModel(Two())
     weight = model.one.weight.detach().clone()
-    with pytest.raises(poptorch.Error):
-        model(torch.randn(2, 2))
-    assert not model.isCompiled()
+    for _ in range(2):
+        with pytest.raises(poptorch.Error, match="gradientAccumulation"):
+            model(torch.randn(2, 2))
+    assert model._program.num_compiles == 0
     assert torch.equal(model.one.weight, weight)
 
 

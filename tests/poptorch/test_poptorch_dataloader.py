@@ -99,7 +99,7 @@ def test_processes_get_their_share():
     [
         (Stream(8), {}, "iterable"),
         (numbers(8), {"batch_size": None, "drop_last": False}, "batch_size=None"),
-        (numbers(8), {"shuffle": True}, "random_seed"),
+        (numbers(8), {"shuffle": True}, "options.randomSeed"),
     ],
 )
 def test_partitions_that_cannot_be_are_assertions(dataset, kwargs, fragment):

@@ -56,3 +56,11 @@ def test_engine_errors_become_what_programs_expect(raised, expected):
 def test_other_exceptions_pass_through():
     with pytest.raises(KeyError), translated():
         raise KeyError("mine")
+
+
+def test_messages_use_the_originals_names():
+    with pytest.raises(poptorch.Error, match=r"see getTensorNames\(\)") as caught, translated():
+        raise core.CaptureError("see tensor_names() or ungradient_accumulation")
+    assert "ungradient_accumulation" in caught.value.message
+    with pytest.raises(AssertionError, match="2 deviceIterations x 3"), translated():
+        raise core.BatchSizeError("2 device_iterations x 3")

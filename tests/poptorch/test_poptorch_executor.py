@@ -455,79 +455,6 @@ def test_a_destroyed_inference_model_takes_another_shape(net):
     assert model(batch(4)[0]).shape == (4, 2)
 
 
-def test_rng_state_continues_the_stream():
-    model = poptorch.inferenceModel(nn.Dropout(0.5).train())
-    x = torch.ones(64)
-    model(x)
-    state = model.rng_state
-    first = model(x)
-    assert not torch.equal(first, model(x))
-    assert isinstance(state[0], int)
-    model.rng_state = state
-    assert torch.equal(model(x), first)
-
-
-def test_two_executors_with_one_seed_draw_the_same():
-    results = []
-    for _ in range(2):
-        model = poptorch.inferenceModel(nn.Dropout(0.5).train(), poptorch.Options().randomSeed(42))
-        results.append(model(torch.ones(64)))
-    assert torch.equal(*results)
-
-
-def test_anchors_return_gradients_and_updated_weights(net):
-    opts = poptorch.Options()
-    opts.anchorTensor("grad", "Gradient___layer.weight")
-    opts.anchorTensor("new", "UpdatedVar___layer.weight")
-    model = poptorch.trainingModel(net, opts, torch.optim.SGD(net.parameters(), lr=0.5))
-    before = net.layer.weight.detach().clone()
-    with pytest.raises(AssertionError):
-        model.getTensorNames()
-    with pytest.raises(poptorch.Error, match="Please run the model"):
-        model.getAnchoredTensor("grad")
-    model(*batch())
-    grad, new = model.getAnchoredTensor("grad"), model.getAnchoredTensor("new")
-    torch.testing.assert_close(before - 0.5 * grad, new)
-    torch.testing.assert_close(new, net.layer.weight.detach())
-    assert "Gradient___layer.weight" in model.getTensorNames()
-    with pytest.raises(AssertionError, match="Unknown anchor"):
-        model.getAnchoredTensor("other")
-
-
-@pytest.mark.parametrize("wrap", [poptorch.trainingModel, poptorch.inferenceModel])
-@pytest.mark.parametrize("name", ["nonsense", "Gradient___layer.weigth"])
-def test_anchors_of_unknown_tensors_are_refused(net, wrap, name):
-    opts = poptorch.Options()
-    opts.anchorTensor("short", name)
-    with pytest.raises(poptorch.Error, match="no tensor"):
-        wrap(net, opts)(*batch())
-
-
-def test_counters_and_latencies(net):
-    model = poptorch.inferenceModel(net, poptorch.Options().deviceIterations(2))
-    assert model.getPerfCounters() == {
-        key: [[]] for key in ("input", "input_complete", "output", "output_complete")
-    }
-    assert model.getLatency() == (0.0, 0.0, 0.0)
-    model(batch()[0])
-    counters = model.getPerfCounters()
-    assert [len(times) for times in counters["input"]] == [2]
-    shortest, longest, average = model.getLatency()
-    assert 0 < shortest <= average <= longest
-    assert model.getComputeLatency()[0] > 0
-
-
-def test_cycle_counts_are_refused_with_the_reason(net):
-    with pytest.raises(poptorch.Error, match="Cycle count logging is disabled"):
-        poptorch.inferenceModel(net).cycleCount()
-    model = poptorch.inferenceModel(net, poptorch.Options().logCycleCount(True))
-    with pytest.raises(poptorch.Error, match="Please run the model at least once"):
-        model.cycleCount()
-    model(batch()[0])
-    with pytest.raises(poptorch.Error, match="no cycle counter"):
-        model.cycleCount()
-
-
 def test_inference_executors_can_be_pickled(net):
     model = poptorch.inferenceModel(net, poptorch.Options().deviceIterations(2))
     x, _ = batch()
@@ -540,13 +467,6 @@ def test_inference_executors_can_be_pickled(net):
         torch.save(poptorch.trainingModel(net), io.BytesIO())
 
 
-def test_compilation_time_needs_the_progress_bar(net):
-    model = poptorch.inferenceModel(net, poptorch.Options().showCompilationProgressBar(False))
-    model(batch()[0])
-    with pytest.raises(poptorch.Error, match="showCompilationProgressBar"):
-        model.compilationTime()
-
-
 @pytest.mark.parametrize("backend", ["capture", "eager"])
 def test_backends_agree(net, backend, monkeypatch):
     monkeypatch.setenv("TORCHKILN_BACKEND", backend)
@@ -554,3 +474,42 @@ def test_backends_agree(net, backend, monkeypatch):
     _, losses = eager_steps(net, 0.01, [(x, y)] * 3)
     model = poptorch.trainingModel(net)
     torch.testing.assert_close(torch.stack([model(x, y)[1] for _ in range(3)]), losses)
+
+
+@pytest.mark.parametrize("forward", [lambda self, a, *b: a, lambda self, a, **b: a])
+def test_an_argument_given_twice_is_an_assertion_also_for_variadic_forwards(forward):
+    model = poptorch.inferenceModel(type("Variadic", (nn.Module,), {"forward": forward})())
+    with pytest.raises(AssertionError, match="given twice"):
+        model(torch.ones(1), a=torch.ones(1))
+
+
+def test_outputs_that_depend_on_nothing_are_warned_about():
+    class Constant(nn.Module):
+        def forward(self, x):
+            return x, torch.ones(3)
+
+    model = poptorch.inferenceModel(Constant(), poptorch.Options().deviceIterations(2))
+    with pytest.warns(UserWarning, match="output tensors 1 ") as caught:
+        _, constant = model(torch.ones(2))
+    assert caught[0].filename == __file__
+    assert constant.shape == (3,)
+
+
+def test_training_in_several_processes_says_what_is_missing(net, caplog):
+    opts = poptorch.Options()
+    opts.Distributed.configureProcessId(0, 2)
+    poptorch.inferenceModel(net, opts.clone())
+    assert not caplog.messages
+    poptorch.trainingModel(net, opts)
+    assert "each process trains a model of its own" in caplog.text
+
+
+def test_a_refused_optimizer_leaves_the_model_as_it_was(net, caplog):
+    optimizer = poptorch.optim.SGD(net.parameters(), lr=0.1)
+    model = poptorch.trainingModel(net, optimizer=optimizer)
+    model(*batch())
+    with pytest.raises(poptorch.Error, match="compiled for SGD, got Adam"):
+        model.setOptimizer(poptorch.optim.Adam(net.parameters()))
+    assert model._link.optimizer is optimizer
+    assert optimizer.state_dict()["ipu_param"] is not None
+    assert not caplog.messages

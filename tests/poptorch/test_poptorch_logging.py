@@ -49,3 +49,10 @@ def test_environment_sets_level_and_destination(monkeypatch, tmp_path):
     poptorch.logger.debug("detail")
     assert "detail" in (tmp_path / "log.txt").read_text()
     monkeypatch.undo()
+
+
+def test_a_bad_level_in_the_environment_names_the_variable(monkeypatch):
+    monkeypatch.setenv("POPTORCH_LOG_LEVEL", "loud")
+    with pytest.raises(ValueError, match="POPTORCH_LOG_LEVEL=loud"):
+        _logging.configure_from_environment()
+    monkeypatch.undo()

@@ -2,7 +2,6 @@ import copy
 import inspect
 import math
 import pickle
-import warnings
 
 import pytest
 import torch
@@ -216,10 +215,11 @@ def test_a_python_step_of_a_subclass_is_warned_about(caplog):
             raise AssertionError("never executed")
 
     net = Regression()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the engine may say the same in its own way
-        poptorch.trainingModel(net, optimizer=Mine(net.parameters(), lr=0.1))(*data())
-    assert "Mine.step is Python code" in caplog.text
+    optimizer = Mine(net.parameters(), lr=0.1)
+    model = poptorch.trainingModel(net, optimizer=optimizer)
+    model(*data())
+    model.setOptimizer(optimizer)
+    assert caplog.text.count("Mine.step is Python code") == 1
 
 
 def test_plain_subclasses_are_not_warned_about(caplog):
@@ -282,7 +282,7 @@ def test_a_loaded_state_continues_the_run():
     model = poptorch.trainingModel(straight, optimizer=optim.Adam(straight.parameters(), lr=0.1))
     for _ in range(2):
         model(*data())
-    saved = copy.deepcopy((straight.state_dict(), model._optimizer.state_dict()))
+    saved = copy.deepcopy((straight.state_dict(), model._link.optimizer.state_dict()))
     model(*data())
 
     resumed = Regression()
@@ -302,3 +302,42 @@ def test_states_of_plain_torch_are_refused_with_the_way_out():
     with pytest.raises(RuntimeError):
         optimizer.load_state_dict({})
     torch.optim.Optimizer.load_state_dict(optimizer, plain)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1),
+        lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10),
+        lambda optimizer: torch.optim.lr_scheduler.CyclicLR(optimizer, 0.1, 0.2, 3),
+        lambda optimizer: torch.optim.swa_utils.SWALR(optimizer, 0.1),
+    ],
+)
+def test_schedulers_made_after_the_model_cause_no_warning(make, caplog):
+    model = nn.Linear(2, 2)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    wrapped = poptorch.trainingModel(model, optimizer=optimizer)
+    make(optimizer)
+    wrapped.setOptimizer(optimizer)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("edit", "change"),
+    [
+        (
+            lambda opt: opt.param_groups[0].update(momentum=0.9),
+            "momentum of group 0: False -> True",
+        ),
+        (lambda opt: setattr(opt, "max_grad_norm", 1.0), "clipping: False -> True"),
+        (lambda opt: setattr(opt, "loss_scaling", 2.0), "loss scaling: False -> True"),
+    ],
+)
+def test_a_changed_structure_is_named(edit, change):
+    net = Regression()
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+    model = poptorch.trainingModel(net, optimizer=optimizer)
+    model(*data())
+    edit(optimizer)
+    with pytest.raises(poptorch.Error, match=rf"\({change}\).*destroy"):
+        model.setOptimizer(optimizer)

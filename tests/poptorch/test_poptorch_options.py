@@ -37,7 +37,7 @@ def test_a_bool_counts_as_an_int():
 @pytest.mark.parametrize("count", [0, -1])
 def test_bad_counts_are_tolerated_until_a_program_is_built(count):
     opts = poptorch.Options().deviceIterations(count)
-    with pytest.raises(poptorch.Error, match="device_iterations must be a whole number"):
+    with pytest.raises(poptorch.Error, match="deviceIterations must be a whole number"):
         poptorch.inferenceModel(torch.nn.Linear(1, 1), opts)
 
 
@@ -311,3 +311,45 @@ def test_profiling_sets_engine_options(caplog, monkeypatch):
     assert engine["autoReport.directory"] == "reports"
     assert engine["autoReport.all"] == "true"
     assert "autoReport.all" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "setter",
+    [
+        lambda opts: opts.Precision.halfFloatCasting(poptorch.HalfFloatCastingBehavior.Default),
+        lambda opts: opts.Precision.runningStatisticsAlwaysFloat(True),
+        lambda opts: opts.Jit.traceModel(False),
+    ],
+)
+def test_deprecated_setters_are_frozen_too(setter, caplog):
+    opts = poptorch.Options()
+    opts.freeze()
+    with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+        setter(opts)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_group_sizes_are_positive(size):
+    opts = poptorch.Options().replicationFactor(2)
+    with pytest.raises(ValueError, match=f"input_group_size {size}"):
+        opts.inputReplicaGrouping(size, poptorch.CommGroupType.Consecutive)
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"deviceIterations": 7, "bad'])
+def test_bad_default_options_name_the_variable(text, monkeypatch):
+    monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", text)
+    with pytest.raises(ValueError, match="POPTORCH_DEFAULT_OPTIONS"):
+        poptorch.Options()
+
+
+def test_json_names_the_members_of_an_enum():
+    with pytest.raises(AttributeError, match=r"no member 'Al'.*EveryN, All"):
+        poptorch.Options().from_json('{"outputMode": "OutputMode.Al"}')
+
+
+def test_files_may_name_dtypes(tmp_path):
+    path = tmp_path / "options.cfg"
+    path.write_text("Precision.setPartialsType(torch.half)  # less memory\n")
+    opts = poptorch.Options().loadFromFile(path)
+    assert opts._Popart.options["partialsTypeMatMuls"] == "half"

@@ -223,7 +223,7 @@ class Executor:
             )
         if recipe != mine:
             raise OptimizerError(
-                f"the structure of the optimiser changed ({mine} -> {recipe}); numbers may change "
+                f"the structure of the optimiser changed ({mine.difference(recipe)}); numbers may change "
                 "without recompiling, switching momentum, clipping or loss scaling on or off may "
                 "not: create a new program, or destroy() this one first"
             )

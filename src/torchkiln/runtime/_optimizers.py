@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import warnings
@@ -37,6 +38,20 @@ class Recipe:
     rules: tuple[UpdateRule, ...]
     clips: bool
     scales_loss: bool
+
+    def difference(self, other: Recipe) -> str:
+        """Say what `other`, a recipe of the same kind and groups, switches on or off."""
+        changes = [
+            f"{name} of group {index}: {before} -> {getattr(theirs, name)}"
+            for index, (mine, theirs) in enumerate(zip(self.rules, other.rules, strict=True))
+            for name, before in dataclasses.asdict(mine).items()
+            if before != getattr(theirs, name)
+        ]
+        if self.clips != other.clips:
+            changes.append(f"clipping: {self.clips} -> {other.clips}")
+        if self.scales_loss != other.scales_loss:
+            changes.append(f"loss scaling: {self.scales_loss} -> {other.scales_loss}")
+        return ", ".join(changes)
 
 
 @dataclass(slots=True)

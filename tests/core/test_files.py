@@ -1,0 +1,102 @@
+"""Nobody ever sees half a file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from torchkiln.core import atomic_path, file_lock, sha256_file, write_atomic
+
+
+def test_write_replaces_the_whole_content(tmp_path):
+    path = tmp_path / "deep" / "file"
+    write_atomic(path, "first, and longer")
+    write_atomic(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_failure_keeps_the_old_content_and_leaves_no_rubbish(tmp_path):
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+
+    def half_written() -> None:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        half_written()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_temporary_file_is_in_the_same_directory(tmp_path):
+    # A rename is atomic within one file system only.
+    with atomic_path(tmp_path / "file") as temporary:
+        assert temporary.parent == tmp_path
+        assert not (tmp_path / "file").exists()
+
+
+def test_permissions_follow_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_atomic(tmp_path / "file", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_checksum_is_that_of_the_content(tmp_path):
+    data = os.urandom(300_000)
+    (tmp_path / "file").write_bytes(data)
+    assert sha256_file(tmp_path / "file") == hashlib.sha256(data).hexdigest()
+
+
+def test_lock_is_exclusive_among_threads(tmp_path):
+    inside, most, guard = 0, 0, threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with file_lock(tmp_path / "lock"):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                with guard:
+                    inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+
+
+def test_lock_ends_with_its_process(tmp_path):
+    code = (
+        "import os, sys, pathlib; from torchkiln.core import file_lock\n"
+        "with file_lock(pathlib.Path(sys.argv[1])): os._exit(9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], check=False)
+    assert done.returncode == 9
+    with file_lock(tmp_path / "lock"):
+        pass
+
+
+def test_killed_writer_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+    code = (
+        "import os, sys, pathlib; from torchkiln.core import atomic_path\n"
+        "with atomic_path(pathlib.Path(sys.argv[1])) as t: t.write_text('new'); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert path.read_text() == "old"

@@ -1,0 +1,119 @@
+import pytest
+import torch
+from torch import nn
+
+import poptorch
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.loss = nn.CrossEntropyLoss()
+
+    def forward(self, x, y=None):
+        out = self.layer(x)
+        return out if y is None else (out, self.loss(out, y))
+
+
+def batch(size=8):
+    torch.manual_seed(0)
+    return torch.randn(size, 3), torch.randint(0, 2, (size,))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(1)
+    return Net()
+
+
+def test_rng_state_continues_the_stream():
+    model = poptorch.inferenceModel(nn.Dropout(0.5).train())
+    x = torch.ones(64)
+    model(x)
+    state = model.rng_state
+    first = model(x)
+    assert not torch.equal(first, model(x))
+    assert isinstance(state[0], int)
+    model.rng_state = state
+    assert torch.equal(model(x), first)
+
+
+def test_two_executors_with_one_seed_draw_the_same():
+    results = []
+    for _ in range(2):
+        model = poptorch.inferenceModel(nn.Dropout(0.5).train(), poptorch.Options().randomSeed(42))
+        results.append(model(torch.ones(64)))
+    assert torch.equal(*results)
+
+
+def test_anchors_return_gradients_and_updated_weights(net):
+    opts = poptorch.Options()
+    opts.anchorTensor("grad", "Gradient___layer.weight")
+    opts.anchorTensor("new", "UpdatedVar___layer.weight")
+    model = poptorch.trainingModel(net, opts, torch.optim.SGD(net.parameters(), lr=0.5))
+    before = net.layer.weight.detach().clone()
+    with pytest.raises(AssertionError):
+        model.getTensorNames()
+    with pytest.raises(poptorch.Error, match="Please run the model"):
+        model.getAnchoredTensor("grad")
+    model(*batch())
+    grad, new = model.getAnchoredTensor("grad"), model.getAnchoredTensor("new")
+    torch.testing.assert_close(before - 0.5 * grad, new)
+    torch.testing.assert_close(new, net.layer.weight.detach())
+    assert "Gradient___layer.weight" in model.getTensorNames()
+    with pytest.raises(AssertionError, match="Unknown anchor"):
+        model.getAnchoredTensor("other")
+
+
+@pytest.mark.parametrize("wrap", [poptorch.trainingModel, poptorch.inferenceModel])
+@pytest.mark.parametrize("name", ["nonsense", "Gradient___layer.weigth"])
+def test_anchors_of_unknown_tensors_are_refused(net, wrap, name):
+    opts = poptorch.Options()
+    opts.anchorTensor("short", name)
+    with pytest.raises(poptorch.Error, match="no tensor"):
+        wrap(net, opts)(*batch())
+
+
+def test_counters_and_latencies(net):
+    model = poptorch.inferenceModel(net, poptorch.Options().deviceIterations(2))
+    assert model.getPerfCounters() == {
+        key: [[]] for key in ("input", "input_complete", "output", "output_complete")
+    }
+    assert model.getLatency() == (0.0, 0.0, 0.0)
+    model(batch()[0])
+    counters = model.getPerfCounters()
+    assert [len(times) for times in counters["input"]] == [2]
+    shortest, longest, average = model.getLatency()
+    assert 0 < shortest <= average <= longest
+    assert model.getComputeLatency()[0] > 0
+
+
+def test_cycle_counts_are_refused_with_the_reason(net):
+    with pytest.raises(poptorch.Error, match="Cycle count logging is disabled"):
+        poptorch.inferenceModel(net).cycleCount()
+    model = poptorch.inferenceModel(net, poptorch.Options().logCycleCount(True))
+    with pytest.raises(poptorch.Error, match="Please run the model at least once"):
+        model.cycleCount()
+    model(batch()[0])
+    with pytest.raises(poptorch.Error, match="no cycle counter"):
+        model.cycleCount()
+
+
+def test_compilation_time_needs_the_progress_bar(net):
+    model = poptorch.inferenceModel(net, poptorch.Options().showCompilationProgressBar(False))
+    model(batch()[0])
+    with pytest.raises(poptorch.Error, match="showCompilationProgressBar"):
+        model.compilationTime()
+
+
+def test_names_are_asserted_to_be_known(net):
+    with pytest.raises(AssertionError, match="Model has not been compiled or has been destroyed"):
+        poptorch.trainingModel(net).getTensorNames()
+
+
+def test_the_loss_scale_cannot_be_anchored(net):
+    opts = poptorch.Options()
+    opts.anchorTensor("scale", "finalLossScale")
+    with pytest.raises(NotImplementedError, match=r"finalLossScale.*optimizer\.loss_scaling"):
+        poptorch.trainingModel(net, opts)
