@@ -320,24 +320,3 @@ def test_schedulers_made_after_the_model_cause_no_warning(make, caplog):
     make(optimizer)
     wrapped.setOptimizer(optimizer)
     assert not caplog.messages
-
-
-@pytest.mark.parametrize(
-    ("edit", "change"),
-    [
-        (
-            lambda opt: opt.param_groups[0].update(momentum=0.9),
-            "momentum of group 0: False -> True",
-        ),
-        (lambda opt: setattr(opt, "max_grad_norm", 1.0), "clipping: False -> True"),
-        (lambda opt: setattr(opt, "loss_scaling", 2.0), "loss scaling: False -> True"),
-    ],
-)
-def test_a_changed_structure_is_named(edit, change):
-    net = Regression()
-    optimizer = optim.SGD(net.parameters(), lr=0.1)
-    model = poptorch.trainingModel(net, optimizer=optimizer)
-    model(*data())
-    edit(optimizer)
-    with pytest.raises(poptorch.Error, match=rf"\({change}\).*destroy"):
-        model.setOptimizer(optimizer)

@@ -35,6 +35,7 @@ from torchkiln.core._options import (
     Reduction,
 )
 from torchkiln.core._trace import Span, add_listener, span
+from torchkiln.core._warnings import warn_user
 
 __all__ = [
     # options
@@ -72,4 +73,6 @@ __all__ = [
     "Span",
     "add_listener",
     "span",
+    # warnings
+    "warn_user",
 ]

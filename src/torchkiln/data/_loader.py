@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import enum
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, Self
 
 import torch.utils.data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
 
-from torchkiln.core import Options
+from torchkiln.core import Options, warn_user
 from torchkiln.data._errors import (
     BatchSamplerError,
     LoaderError,
@@ -209,12 +208,11 @@ class DataLoader(torch.utils.data.DataLoader):
     def _warn_about_data(self) -> None:
         iterable = isinstance(self.dataset, IterableDataset)
         if iterable and self.num_workers > 1 and self.worker_init_fn is None:
-            warnings.warn(
+            warn_user(
                 f"each of the {self.num_workers} workers reads the whole iterable dataset, so "
                 "elements repeat; split them in the dataset with torch.utils.data."
                 "get_worker_info(), or pass a worker_init_fn that does",
                 LoaderWarning,
-                stacklevel=3,
             )
         if self.batch_size is None:
             return
@@ -223,20 +221,18 @@ class DataLoader(torch.utils.data.DataLoader):
             return
         remainder = elements % self.batch_size
         if self.drop_last and elements < self.batch_size:
-            warnings.warn(
+            warn_user(
                 f"the dataset has {elements} elements, fewer than the combined batch size "
                 f"{self.batch_size}, so there is no batch at all; lower batch_size or "
                 "options' device_iterations, gradient_accumulation or replication_factor",
                 LoaderWarning,
-                stacklevel=3,
             )
         elif remainder and not self.drop_last:
-            warnings.warn(
+            warn_user(
                 f"{elements} elements are not a multiple of the combined batch size "
                 f"{self.batch_size}: the last batch has {remainder}, which a compiled program "
                 "rejects; pad the dataset or use drop_last=True",
                 LoaderWarning,
-                stacklevel=3,
             )
 
 
@@ -293,11 +289,10 @@ def _warn_about_groups(batch_sampler: Any, group_size: int, drop_last: bool) -> 
         reason = f"the batch sampler yields {length} batches"
     else:
         return
-    warnings.warn(
+    warn_user(
         f"{reason}, and {group_size} make a combined batch: those that do not fill one at the "
         f"end are {fate}",
         LoaderWarning,
-        stacklevel=4,
     )
 
 

@@ -13,13 +13,12 @@ import contextlib
 import json
 import os
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchkiln.core import atomic_path, file_lock, sha256_file, write_atomic
+from torchkiln.core import atomic_path, file_lock, sha256_file, warn_user, write_atomic
 
 _FORMAT = 1
 
@@ -55,9 +54,7 @@ class ExecutableCache:
             return None
         values = self._read(record)
         if values is None or not package.exists() or sha256_file(package) != values.get("sha256"):
-            warnings.warn(
-                f"executable {package} is damaged; it is removed and compiled again", stacklevel=2
-            )
+            warn_user(f"executable {package} is damaged; it is removed and compiled again")
             self._remove(key)
             return None
         with contextlib.suppress(OSError):

@@ -5,27 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchkiln.core import Anchor, Options
+from torchkiln.runtime._anchors import micro_batch_anchors, update_anchors
 from torchkiln.runtime._outputs import OutputCollector
-
-GRADIENT, UPDATED, LOSS = "Gradient___", "UpdatedVar___", "loss"
-
-
-def micro_batch_anchors(options: Options) -> dict[str, str]:
-    """Return the anchors that every micro-batch gives a value for: name -> tensor."""
-    return {
-        name: anchor.tensor
-        for name, anchor in options.anchors.items()
-        if anchor.tensor == LOSS or anchor.tensor.startswith(GRADIENT)
-    }
-
-
-def update_anchors(options: Options) -> dict[str, str]:
-    """Return the anchors that every weight update gives a value for: name -> parameter."""
-    return {
-        name: anchor.tensor.removeprefix(UPDATED)
-        for name, anchor in options.anchors.items()
-        if anchor.tensor.startswith(UPDATED)
-    }
 
 
 class Collection:

@@ -18,9 +18,10 @@ from torchkiln.core import (
     Options,
 )
 from torchkiln.data._structure import Node, paths
+from torchkiln.runtime._anchors import update_anchors
 from torchkiln.runtime._binding import Binding, metadata, refresh
 from torchkiln.runtime._builder import Built
-from torchkiln.runtime._collection import Collection, update_anchors
+from torchkiln.runtime._collection import Collection
 from torchkiln.runtime._executable import EagerExecutable
 from torchkiln.runtime._optimizers import Hyper, OptimizerBinding, Recipe
 from torchkiln.runtime._signature import Signature
@@ -223,9 +224,9 @@ class Executor:
             )
         if recipe != mine:
             raise OptimizerError(
-                f"the structure of the optimiser changed ({mine.difference(recipe)}); numbers may change "
-                "without recompiling, switching momentum, clipping or loss scaling on or off may "
-                "not: create a new program, or destroy() this one first"
+                f"the structure of the optimiser changed ({mine.difference(recipe)}); numbers may "
+                "change without recompiling, but momentum, clipping or loss scaling cannot be "
+                "switched on or off: create a new program, or destroy() this one first"
             )
 
     def move_state(self, optimizer: torch.optim.Optimizer) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, fx
 
-from torchkiln.core import CaptureError
+from torchkiln.core import CaptureError, warn_user
 
 
 def check_graph(graph: fx.GraphModule, trained: set[int] | None) -> None:
@@ -36,7 +35,7 @@ def _check_constant(value: Any, trained: set[int]) -> None:
     )
     if id(value) in trained:
         raise CaptureError(f"{what}, which the optimiser should train; {remedy}")
-    warnings.warn(f"{what}; its present value is compiled in. {remedy}", stacklevel=2)
+    warn_user(f"{what}; its present value is compiled in. {remedy}")
 
 
 def _check_call(graph: fx.GraphModule, node: fx.Node) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-import warnings
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from torchkiln.core import OptimizerError
+from torchkiln.core import OptimizerError, warn_user
 from torchkiln.runtime._lamb import LAMB
 from torchkiln.runtime._update_rules import AdamRule, LAMBRule, RMSpropRule, SGDRule, UpdateRule
 
@@ -42,10 +41,11 @@ class Recipe:
     def difference(self, other: Recipe) -> str:
         """Say what `other`, a recipe of the same kind and groups, switches on or off."""
         changes = [
-            f"{name} of group {index}: {before} -> {getattr(theirs, name)}"
+            f"{field.name} of group {index}: {getattr(mine, field.name)} -> "
+            f"{getattr(theirs, field.name)}"
             for index, (mine, theirs) in enumerate(zip(self.rules, other.rules, strict=True))
-            for name, before in dataclasses.asdict(mine).items()
-            if before != getattr(theirs, name)
+            for field in dataclasses.fields(cast(Any, mine))
+            if getattr(mine, field.name) != getattr(theirs, field.name)
         ]
         if self.clips != other.clips:
             changes.append(f"clipping: {self.clips} -> {other.clips}")
@@ -79,10 +79,9 @@ def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
     own_step = inspect.unwrap(type(optimizer).step) is not inspect.unwrap(base.step)
     if own_step and optimizer not in _warned:
         _warned.add(optimizer)
-        warnings.warn(
+        warn_user(
             f"{type(optimizer).__name__}.step is Python code that a compiled program does not "
-            f"execute; the update of {base.__name__} is used",
-            stacklevel=4,
+            f"execute; the update of {base.__name__} is used"
         )
     rules = tuple(_rule(base, optimizer, group) for group in optimizer.param_groups)
     hyper = read_hyper(optimizer)

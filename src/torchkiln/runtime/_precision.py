@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
-from torchkiln.core import Options, Precision
+from torchkiln.core import Options, Precision, warn_user
 
 _warned: set[str] = set()
 
@@ -31,8 +29,7 @@ def warn_if_slow(device: torch.device, options: Options, tensors: list[Tensor]) 
         fast = any(capabilities.get(flag, False) for flag in flags)
         if dtype in wanted and not fast and name not in _warned:
             _warned.add(name)
-            warnings.warn(
+            warn_user(
                 f"this CPU has no {name} arithmetic: matrix products in {name} can be hundreds of "
-                "times slower than in float32; use it on a device that has",
-                stacklevel=5,
+                "times slower than in float32; use it on a device that has"
             )

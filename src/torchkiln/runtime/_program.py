@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from torchkiln.core import (
     Backend,
-    CaptureError,
     NonFiniteError,
     NotCompiledError,
     OptimizerError,
@@ -21,17 +19,16 @@ from torchkiln.core import (
     OutputMode,
     ScratchDirectory,
     span,
+    warn_user,
 )
 from torchkiln.data import rebuild
+from torchkiln.runtime._anchors import (
+    check_anchor_names,
+    check_anchored_parameters,
+    micro_batch_anchors,
+)
 from torchkiln.runtime._binding import Binding, bind, initialize_lazy
 from torchkiln.runtime._builder import Built, build
-from torchkiln.runtime._collection import (
-    GRADIENT,
-    LOSS,
-    UPDATED,
-    micro_batch_anchors,
-    update_anchors,
-)
 from torchkiln.runtime._executable import Executable
 from torchkiln.runtime._executor import Executor
 from torchkiln.runtime._hooks import compile_hooks
@@ -87,7 +84,7 @@ class Program:
                 "gradient_accumulation must be 1 for inference; use device_iterations to run "
                 "several batches a call"
             )
-        _check_anchor_names(options, training)
+        check_anchor_names(options, training)
         if options.output_mode is OutputMode.DEFAULT:
             mode = OutputMode.FINAL if training else OutputMode.ALL
             options = options.replace(output_mode=mode)
@@ -143,10 +140,9 @@ class Program:
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the program for arguments like these, without running it."""
         if self.is_compiled:
-            warnings.warn(
+            warn_user(
                 "the program is compiled already and this call is ignored; destroy() it first to "
-                "compile for other arguments",
-                stacklevel=2,
+                "compile for other arguments"
             )
             return
         self._compile(args, kwargs)
@@ -191,17 +187,8 @@ class Program:
             optimizer.allocate()
             self._watch_state(optimizer)
         self._built, self._signature = built, signature
-        self._check_anchors(step)
+        check_anchored_parameters(self.options, step.binding)
         self._executor = Executor(step.binding, self.options, signature, built, optimizer)
-
-    def _check_anchors(self, step: StepFunction) -> None:
-        parameters = {p.name for slot in step.binding.parameters for p in slot.places}
-        for name in update_anchors(self.options).values():
-            if name not in parameters:
-                raise CaptureError(
-                    f"there is no tensor {UPDATED + name!r} to anchor; parameters: "
-                    f"{sorted(parameters)}"
-                )
 
     def describe_signature(self) -> dict[str, Any]:
         """Return the compiled call form as plain values."""
@@ -286,10 +273,9 @@ class Program:
         if any(tensor.requires_grad for tensor in tensors):
             if not self._warned_gradient:
                 self._warned_gradient = True
-                warnings.warn(
+                warn_user(
                     "inputs that require a gradient are detached; a program differentiates with "
-                    "respect to parameters only",
-                    stacklevel=3,
+                    "respect to parameters only"
                 )
             tensors = [tensor.detach() for tensor in tensors]
         if any(tensor.is_inference() for tensor in tensors):
@@ -401,20 +387,6 @@ class Program:
         kind = "training" if self.training else "inference"
         state = "compiled" if self.is_compiled else "not compiled"
         return f"Program({kind}, {state}, {self.module})"
-
-
-def _check_anchor_names(options: Options, training: bool) -> None:
-    for name, anchor in options.anchors.items():
-        if not training:
-            raise OptionsError(
-                f"there is no tensor {anchor.tensor!r} for anchor {name!r}: an inference program "
-                "has no loss, gradients or updates; anchor them in a training program"
-            )
-        if anchor.tensor != LOSS and not anchor.tensor.startswith((GRADIENT, UPDATED)):
-            raise OptionsError(
-                f"there is no tensor {anchor.tensor!r} for anchor {name!r}; use 'loss', "
-                f"'{GRADIENT}<parameter>' or '{UPDATED}<parameter>'"
-            )
 
 
 def _device_of(binding: Binding, batch: list[Tensor]) -> torch.device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,19 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchkiln.core import ArgumentError, BatchSizeError, ExecutableError, Options, ShapeChanged
+from torchkiln.core import (
+    ArgumentError,
+    BatchSizeError,
+    ExecutableError,
+    Options,
+    ShapeChanged,
+    warn_user,
+)
 from torchkiln.data import flatten, rebuild
 from torchkiln.data._structure import (
-    ConstantNode,
-    CustomNode,
     MappingNode,
-    Node,
-    SequenceNode,
     TensorNode,
     paths,
 )
-
-_REMEDY = "a program runs one call form only: create a new one, or destroy() this one first"
+from torchkiln.runtime._comparison import REMEDY, argument_name, collect, compare
 
 
 class BadArguments(ArgumentError):  # noqa: N818 - an ArgumentError that says which kind
@@ -100,7 +101,7 @@ class Signature:
         arguments = bind_arguments(self._signature, args, kwargs)
         self._names = frozenset(_explicit_names(self._signature, args, kwargs))
         tensors, self.node = flatten(arguments)
-        names = [_strip(path) for path in paths(self.node)]
+        names = [argument_name(path) for path in paths(self.node)]
         self.forms = [_form(name, t) for name, t in zip(names, tensors, strict=True)]
         self._check_batch(options)
         self._warned = False
@@ -240,9 +241,9 @@ class Signature:
             self._check_call_form(args, kwargs)
         arguments = bind_arguments(self._signature, args, kwargs)
         tensors, node = flatten(arguments)
-        if _compare(self.node, node):
+        if compare(self.node, node):
             tensors = []
-            _collect(self.node, arguments, tensors)
+            collect(self.node, arguments, tensors)
         accepted = [self._accept_tensor(f, t) for f, t in zip(self.forms, tensors, strict=True)]
         # Whoever writes to its inputs must also write to these.
         self.copied = [(i, t) for i, t in enumerate(tensors) if t is not accepted[i]]
@@ -257,22 +258,22 @@ class Signature:
             missing, extra = sorted(self._names - names), sorted(names - self._names)
             details = [f"Missing arguments: {', '.join(missing)}"] if missing else []
             details += [f"Unexpected arguments: {', '.join(extra)}"] if extra else []
-            raise ShapeChanged(f"Keys mismatch: {'; '.join(details)}. {_REMEDY}")
+            raise ShapeChanged(f"Keys mismatch: {'; '.join(details)}. {REMEDY}")
         raise ShapeChanged(
             f"Number of positional arguments mismatch: expected {count} arguments but got "
-            f"{len(args)}. {_REMEDY}"
+            f"{len(args)}. {REMEDY}"
         )
 
     def _accept_tensor(self, form: TensorForm, tensor: Tensor) -> Tensor:
         if tensor.dtype != form.dtype:
             raise ShapeChanged(
                 f"Type mismatch for {form.name}: expected {form.dtype} but got {tensor.dtype}. "
-                f"{_REMEDY}"
+                f"{REMEDY}"
             )
         if tensor.shape != form.shape:
             raise ShapeChanged(
                 f"Shape mismatch for {form.name}: expected {form.shape} but got {tensor.shape}. "
-                f"{_REMEDY}"
+                f"{REMEDY}"
             )
         if tensor.layout is not torch.strided:
             raise _layout_error(form.name, tensor)
@@ -281,10 +282,9 @@ class Signature:
         if not tensor.is_contiguous(memory_format=form.memory_format):
             if not self._warned:
                 self._warned = True
-                warnings.warn(
+                warn_user(
                     f"{form.name} is not contiguous and is copied on every call; pass "
-                    f"{form.name}.contiguous()",
-                    stacklevel=4,
+                    f"{form.name}.contiguous()"
                 )
             tensor = tensor.contiguous(memory_format=form.memory_format)
         return tensor
@@ -300,14 +300,6 @@ def _explicit_names(
         variadic = parameter.kind is parameter.VAR_POSITIONAL
         names.add(f"*{index}" if variadic or index >= len(parameters) else parameter.name)
     return names
-
-
-def _strip(path: str) -> str:
-    """Turn the path "['x'][0]" of the argument dictionary into "x[0]"."""
-    if path.startswith("['"):
-        name, _, rest = path[2:].partition("']")
-        return name + rest
-    return path
 
 
 def _form(name: str, tensor: Tensor) -> TensorForm:
@@ -328,96 +320,3 @@ def _layout_error(name: str, tensor: Tensor) -> ArgumentError:
         f"{name} has layout {tensor.layout}, which has no fixed size; pass a dense tensor (for a "
         "graph: edge_index and edge values)",
     )
-
-
-def _compare(expected: Node, got: Node) -> bool:
-    """Raise `ShapeChanged` where structure or constants differ; True if only key order does."""
-    name = _strip(expected.path)
-    if isinstance(expected, ConstantNode) and isinstance(got, ConstantNode):
-        if not _same(expected.value, got.value):
-            if type(expected.value) is not type(got.value):
-                raise _type_changed(name, type(expected.value), type(got.value))
-            raise ShapeChanged(
-                f"Value mismatch for {name}: expected {_short(expected.value)} but got "
-                f"{_short(got.value)}. Python values are compiled in (objects that hold tensors "
-                f"too, unless register_container() makes them inputs); {_REMEDY}"
-            )
-        return False
-    if type(expected) is not type(got) or _kind(expected) is not _kind(got):
-        raise _type_changed(name, _kind(expected), _kind(got))
-    if isinstance(expected, MappingNode) and isinstance(got, MappingNode):
-        return _compare_mappings(name, expected, got)
-    if isinstance(expected, SequenceNode) and isinstance(got, SequenceNode):
-        if len(expected.children) != len(got.children):
-            raise ShapeChanged(
-                f"Length mismatch for {name}: expected {len(expected.children)} entries but got "
-                f"{len(got.children)}. {_REMEDY}"
-            )
-        pairs = zip(expected.children, got.children, strict=True)
-        reordered = [_compare(one, other) for one, other in pairs]
-        return any(reordered)
-    count = getattr(got, "count", 0)
-    if isinstance(expected, CustomNode) and expected.count != count:
-        raise ShapeChanged(
-            f"Length mismatch for {name}: expected {expected.count} tensors but got {count}. "
-            f"{_REMEDY}"
-        )
-    return False
-
-
-def _compare_mappings(name: str, expected: MappingNode, got: MappingNode) -> bool:
-    if set(expected.keys) != set(got.keys):
-        missing = sorted(str(key) for key in set(expected.keys) - set(got.keys))
-        extra = sorted(str(key) for key in set(got.keys) - set(expected.keys))
-        details = [f"Missing arguments: {', '.join(missing)}"] if missing else []
-        details += [f"Unexpected arguments: {', '.join(extra)}"] if extra else []
-        raise ShapeChanged(f"Keys mismatch for {name}: {'; '.join(details)}. {_REMEDY}")
-    others = dict(zip(got.keys, got.children, strict=True))
-    reordered = [
-        _compare(child, others[key])
-        for key, child in zip(expected.keys, expected.children, strict=True)
-    ]
-    return expected.keys != got.keys or any(reordered)
-
-
-def _collect(expected: Node, value: Any, tensors: list[Tensor]) -> None:
-    """Take the tensors out of `value` in the order of the compiled structure."""
-    if isinstance(expected, MappingNode):
-        for key, child in zip(expected.keys, expected.children, strict=True):
-            _collect(child, value[key], tensors)
-    elif isinstance(expected, SequenceNode):
-        for child, entry in zip(expected.children, value, strict=True):
-            _collect(child, entry, tensors)
-    else:
-        tensors.extend(flatten(value)[0])
-
-
-def _kind(node: Node) -> type:
-    if isinstance(node, TensorNode):
-        return Tensor
-    if isinstance(node, ConstantNode):
-        return type(node.value)
-    if isinstance(node, CustomNode):
-        return type(node.original)
-    return node.kind
-
-
-def _type_changed(name: str, expected: type, got: type) -> ShapeChanged:
-    return ShapeChanged(f"Type mismatch for {name}: expected {expected} but got {got}. {_REMEDY}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def _same(expected: Any, got: Any) -> bool:
-    if expected is got:
-        return True
-    if type(expected) is not type(got):
-        return False  # 1, 1.0 and True are equal, and give results of different dtypes
-    try:
-        return bool(expected == got) or bool(expected != expected and got != got)  # NaN
-    except (TypeError, ValueError, RuntimeError):
-        # Objects without a plain truth value (arrays): only the very same one is the same.
-        return False
