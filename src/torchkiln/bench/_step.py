@@ -146,9 +146,10 @@ def _prepare(contender: str, workload: Workload, folder: Path) -> Step:
 
 def _first_call_elsewhere(name: str, contender: str, folder: Path) -> float:
     """Return the seconds from imports done to first step done in a new process."""
+    # torch imports its compiler when the first optimiser is made, in eager programs too: an import.
     code = (
         "import sys, time, warnings; warnings.simplefilter('ignore'); import torch, torchkiln; "
-        "import torchkiln.runtime; from pathlib import Path; "
+        "import torch._dynamo, torchkiln.runtime; from pathlib import Path; "
         "from torchkiln.bench._step import WORKLOADS, _prepare; torch.manual_seed(0); "
         f"workload = WORKLOADS[{name!r}](); start = time.perf_counter(); "
         f"_prepare({contender!r}, workload, Path({str(folder)!r}))(); "

@@ -89,10 +89,12 @@ class Executor:
         self._refresh_module()
         if self.optimizer is not None and self.optimizer.changed_outside():
             self.optimizer.adopt()
-        slices = self._signature.micro_batches(tensors)
         self._clock.clear()
         if self._constants:
             self._use_constants()
+        if len(self._order) == 1 and not self._options.anchors:
+            return self._run_one(tensors)
+        slices = self._signature.micro_batches(tensors)
         constant = self._built.metadata.constant_outputs
         collection = Collection(self._options, self.optimizer is not None, constant)
         if self.optimizer is None:
@@ -104,6 +106,18 @@ class Executor:
         self._anchors = collection.anchored()
         self._num_kept = collection.num_kept
         return collection.outputs()
+
+    def _run_one(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Run a call of a single micro-batch: every output mode returns just its outputs."""
+        optimizer = self.optimizer
+        self._num_kept = 1
+        if optimizer is None:
+            return self._timed("infer", [*self._tensors, *tensors])
+        (tables,) = optimizer.next_hyper(1)
+        inputs = [*self._tensors, *optimizer.state_tensors, *tables, *tensors]
+        outputs = self._timed("step", inputs)
+        self._count_update(optimizer)
+        return outputs
 
     @property
     def output_node(self) -> Node:
@@ -127,16 +141,30 @@ class Executor:
                 inputs = [*self._tensors, *state, *tables, *slices[chosen[0]]]
                 collection.add_micro_batch(self._timed("step", inputs))
             else:
-                for index in chosen:
-                    inputs = [*self._tensors, *self._sums, tables[-1], *slices[index]]
-                    collection.add_micro_batch(self._timed("accumulate", inputs))
+                self._accumulate(collection, [slices[index] for index in chosen], tables[-1])
                 self._runs["update"]([*optimizer.params, *self._sums, *state, *tables])
-            executable = self._built.executable
-            if isinstance(executable, EagerExecutable):
-                optimizer.unreached = set(range(len(optimizer.params))) - executable.with_gradient
-            optimizer.advance(1)
+            self._count_update(optimizer)
             if self._options.anchors:
                 collection.add_update(self._anchored_parameters())
+
+    def _count_update(self, optimizer: OptimizerBinding) -> None:
+        executable = self._built.executable
+        if isinstance(executable, EagerExecutable):
+            optimizer.unreached = set(range(len(optimizer.params))) - executable.with_gradient
+        optimizer.advance(1)
+
+    def _accumulate(
+        self, collection: Collection, micro_batches: list[Any], scalars: Tensor
+    ) -> None:
+        try:
+            for batch in micro_batches:
+                inputs = [*self._tensors, *self._sums, scalars, *batch]
+                collection.add_micro_batch(self._timed("accumulate", inputs))
+        except BaseException:
+            # An interrupt must not leave half a sum for the next update.
+            for total in self._sums:
+                total.zero_()
+            raise
 
     def _timed(self, entry: str, inputs: list[Tensor]) -> list[Tensor]:
         start = time.perf_counter()

@@ -177,7 +177,7 @@ class OptimizerBinding:
         """Return, for each of the next updates, the tables that the program takes as inputs."""
         width = max((len(self._scalars(row, 1)) for row in self.rows), default=0)
         scale = self.hyper.loss_scaling
-        scalars = [[self.hyper.max_grad_norm, scale, 1.0 / scale]]
+        scalars = [self.hyper.max_grad_norm, scale, 1.0 / scale]
         dtypes = self.dtypes()
         updates = []
         for ahead in range(1, num_updates + 1):
@@ -188,11 +188,11 @@ class OptimizerBinding:
                 ]
                 padded = [row + [0.0] * (width - len(row)) for row in rows]
                 tables.append(self._table(str(dtype), padded, dtype))
-            tables.append(self._table("scalars", scalars, torch.float32)[0])
+            tables.append(self._table("scalars", scalars, torch.float32))
             updates.append(tables)
         return updates
 
-    def _table(self, name: str, rows: list[list[float]], dtype: torch.dtype) -> Tensor:
+    def _table(self, name: str, rows: list[Any], dtype: torch.dtype) -> Tensor:
         """Return the numbers as a tensor, the one of the step before if they are the same."""
         known, table = self._tables.get(name, (None, None))
         if table is None or known != rows:
