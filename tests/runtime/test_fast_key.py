@@ -204,3 +204,61 @@ def test_the_key_is_the_same_in_another_process(tmp_path):
     }
     assert len(keys) == 1
     assert "None" not in keys.pop()
+
+
+def test_a_module_imported_inside_a_function_counts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def with_helper(body):
+        (tmp_path / "user_model_local.py").write_text(f"def shift(x):\n    return x + {body}\n")
+        sys.modules.pop("user_model_local", None)
+        importlib.invalidate_caches()
+        importlib.import_module("user_model_local")
+        source = "def late(v):\n        from user_model_local import shift\n        return shift(v)"
+        return fast_key(load(tmp_path, imports=source, activation="late").Model())
+
+    one, same, other = with_helper("1"), with_helper("1"), with_helper("2")
+    assert one == same is not None
+    assert other != one
+
+
+def test_a_local_import_of_something_not_loaded_has_no_key(tmp_path):
+    source = "def late(v):\n        import user_model_never_loaded\n        return v"
+    model = load(tmp_path, imports=source, activation="late").Model()
+    assert fast_key(model) is None
+
+
+def test_settings_deep_in_a_package_count(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "user_model_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from user_model_package import settings\n")
+    (package / "settings.py").write_text("SLOPE = 1.0\n")
+    module = load(
+        tmp_path,
+        imports="import user_model_package",
+        activation="lambda v: v * user_model_package.settings.SLOPE",
+    )
+    before = fast_key(module.Model())
+    assert before is not None
+    sys.modules["user_model_package.settings"].SLOPE = 2.0
+    assert fast_key(module.Model()) != before
+
+
+def test_a_patched_library_class_counts(monkeypatch):
+    before = fast_key(Small())
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: x * 2)
+    assert fast_key(Small()) != before
+
+
+def test_a_patched_function_of_torch_leaves_no_key(monkeypatch):
+    monkeypatch.setattr(nn.functional, "relu", lambda x, inplace=False: x)
+    assert fast_key(Small()) is None
+
+
+def test_marks_on_a_parameter_count():
+    module = Small()
+    before = fast_key(module)
+    module.layer.weight.skip = True
+    assert fast_key(module) != before

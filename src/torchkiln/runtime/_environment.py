@@ -52,6 +52,12 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "mkldnn": torch.backends.mkldnn.enabled,
+        "default_device": str(torch.get_default_device()),
+        "attention": [
+            torch.backends.cuda.flash_sdp_enabled(),
+            torch.backends.cuda.mem_efficient_sdp_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+        ],
         "autocast": [torch.is_autocast_enabled(device.type), str(torch.get_autocast_dtype("cpu"))],
         "compiler": os.environ.get("CXX", ""),
         "device": device.type,

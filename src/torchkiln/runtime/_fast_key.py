@@ -10,6 +10,7 @@ graph compared, which is slower and always right.
 from __future__ import annotations
 
 import builtins
+import dis
 import enum
 import functools
 import hashlib
@@ -39,6 +40,11 @@ _UNFORESEEABLE = frozenset(
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 _DESCRIBED = (torch.dtype, torch.device, torch.Size, torch.memory_format, Path, slice, range)
 _LARGE_BYTES = 2**20
+_DESCRIPTORS = (
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.WrapperDescriptorType,
+)
 
 
 class _Unsure(Exception):  # noqa: N818 - a signal, not an error
@@ -49,6 +55,7 @@ def fast_key(module: nn.Module, *parts: Any) -> str | None:
     """Return a digest of the module and of plain `parts`; None if it would not be safe."""
     walker = _Walker()
     try:
+        _refuse_patched_libraries()
         walker.add_module(module)
         walker.add(parts)
     except (_Unsure, RecursionError):
@@ -103,6 +110,8 @@ class _Walker:
         if tensor is None:
             self.text("none")
         elif not self._known(tensor):
+            if getattr(tensor, "__dict__", None):
+                self.add(dict(tensor.__dict__))  # marks that the user put on it
             self.text(
                 tensor.shape,
                 tensor.stride(),
@@ -196,6 +205,7 @@ class _Walker:
         self.text("class", kind.__module__, kind.__qualname__)
         if _is_library(kind):
             self._add_file(kind.__module__)
+            self._add_patches(kind)
             return
         for base in kind.__mro__[1:]:
             self.add_class(base)
@@ -205,14 +215,19 @@ class _Walker:
             if name == "__init__" and issubclass(kind, nn.Module):
                 continue  # what it did is in the attributes; forward does not run it
             self.text("member", name)
-            if isinstance(
-                member,
-                types.GetSetDescriptorType
-                | types.MemberDescriptorType
-                | types.WrapperDescriptorType,
-            ):
+            if isinstance(member, _DESCRIPTORS) or type(member).__name__ == "_tuplegetter":
                 continue
             self.add(member)
+
+    def _add_patches(self, kind: type) -> None:
+        """Feed functions of the user's that were put into a library class."""
+        if not issubclass(kind, nn.Module):
+            return
+        for base in kind.__mro__:
+            for name, member in base.__dict__.items():
+                if _is_user_function(member):
+                    self.text("patch", name)
+                    self.add(member)
 
     def add_function(self, function: types.FunctionType) -> None:
         """Feed a function: library ones by their file, user ones by code and what it reaches."""
@@ -240,8 +255,11 @@ class _Walker:
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._add_code(constant, scope)
+            elif isinstance(constant, frozenset):
+                self.text("frozenset", sorted(map(repr, constant)))
             else:
                 self.text(repr(constant))
+        self._add_local_imports(code)
         for name in code.co_names:
             if name in scope:
                 value = scope[name]
@@ -250,11 +268,33 @@ class _Walker:
                 if isinstance(value, types.ModuleType) and not _is_library_file(_file(value)):
                     self._add_module_attributes(value, code)
 
+    def _add_local_imports(self, code: types.CodeType) -> None:
+        """Feed what a function imports when it runs."""
+        for instruction in dis.get_instructions(code):
+            if instruction.opname != "IMPORT_NAME":
+                continue
+            module = sys.modules.get(instruction.argval)
+            if module is None:
+                raise _Unsure("a local import of a module that is not loaded, or a relative one")
+            self.add(module)
+            if not _is_library_file(_file(module)):
+                self._add_module_attributes(module, code)
+
     def _add_module_attributes(self, module: types.ModuleType, code: types.CodeType) -> None:
+        """Feed the attributes of a user's module that the code names, at any depth."""
+        if "getattr" in code.co_names:
+            raise _Unsure("attributes of a module looked up by computed names")
         for name in code.co_names:
             if name in module.__dict__:
+                value = module.__dict__[name]
                 self.text("attribute", name)
-                self.add(module.__dict__[name])
+                self.add(value)
+                if (
+                    isinstance(value, types.ModuleType)
+                    and value is not module
+                    and not _is_library_file(_file(value))
+                ):
+                    self._add_module_attributes(value, code)
 
     def _add_python_module(self, module: types.ModuleType) -> None:
         self.text("python module", module.__name__)
@@ -268,6 +308,20 @@ class _Walker:
             self.text("file", name)
             return
         self.text("file", _file_version(file))
+
+
+def _refuse_patched_libraries() -> None:
+    """Raise `_Unsure` if somebody replaced functions that library code calls."""
+    for scope in (torch.__dict__, torch.nn.functional.__dict__, torch.Tensor.__dict__):
+        for value in scope.values():
+            if _is_user_function(value):
+                raise _Unsure("a function of torch was replaced")
+
+
+def _is_user_function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) and not _is_library_file(
+        value.__code__.co_filename
+    )
 
 
 @functools.cache
