@@ -37,7 +37,7 @@ def bench(
     for name in workloads:
         if name not in WORKLOADS:
             raise OptionsError(f"unknown workload {name!r}; choose from {', '.join(WORKLOADS)}")
-    print(f"Compiling and timing {', '.join(workloads)} (about a minute each) ...", file=sys.stderr)
+    print(f"Training {', '.join(workloads)}, about a minute each", file=sys.stderr)
     contenders = ["eager", *(["compile"] if compare_compile else []), "torchkiln"]
     report = run_step_benchmark(
         workloads, contenders=contenders, repeats=repeats, seconds=seconds, warm_start=warm_start

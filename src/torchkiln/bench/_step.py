@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
+from tqdm.auto import tqdm
 
 import torchkiln
 from torchkiln.bench._workloads import WORKLOADS, Workload
@@ -92,8 +93,9 @@ def _measure(
     count = max(3, math.ceil(seconds * 3 / (time.perf_counter() - begin)))
     times: dict[str, list[float]] = {contender: [] for contender in contenders}
     losses: dict[str, float] = {}
-    for _ in range(repeats):
-        for contender in contenders:
+    rounds = [contender for _ in range(repeats) for contender in contenders]
+    with tqdm(rounds, desc=f"Timing {name}", leave=False) as bar:
+        for contender in bar:
             begin = time.perf_counter()
             for _ in range(count):
                 loss = steps[contender]()
@@ -117,7 +119,7 @@ def _prepare(contender: str, workload: Workload, folder: Path) -> Step:
     """Return a function that does one training step and returns its loss."""
     module = copy.deepcopy(workload.module).train()
     if contender == "torchkiln":
-        options = torchkiln.Options(cache_dir=folder / "executables", show_progress=False)
+        options = torchkiln.Options(cache_dir=folder / "executables")
         optimizer = workload.make_optimizer(module.parameters())
         program = torchkiln.training_model(module, options, optimizer)
 
