@@ -25,6 +25,7 @@ from torchkiln.core._files import (
     sha256_file,
     write_atomic,
 )
+from torchkiln.core._machine import cpu_features
 from torchkiln.core._options import (
     Anchor,
     Backend,
@@ -69,6 +70,8 @@ __all__ = [
     "file_lock",
     "sha256_file",
     "write_atomic",
+    # machine
+    "cpu_features",
     # trace hooks
     "Span",
     "add_listener",

@@ -7,12 +7,11 @@ import functools
 import hashlib
 import logging
 import os
-import platform
 import shutil
 import subprocess
 from pathlib import Path
 
-from torchkiln.core import atomic_path, file_lock
+from torchkiln.core import atomic_path, cpu_features, file_lock
 
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-std=gnu11")
 _log = logging.getLogger("torchkiln")
@@ -45,21 +44,10 @@ def load_native(name: str) -> ctypes.CDLL | None:
 
 
 def _digest(source: Path) -> str:
-    digest = hashlib.sha256(source.read_bytes())
-    digest.update(" ".join(_FLAGS).encode() + platform.machine().encode())
     # -march=native: a home directory shared by machines must not share instruction sets.
-    flags = next(
-        (line for line in _cpuinfo().splitlines() if line.startswith(("flags", "Features"))), ""
-    )
-    digest.update(flags.encode())
+    digest = hashlib.sha256(source.read_bytes())
+    digest.update(f"{_FLAGS} {cpu_features()}".encode())
     return digest.hexdigest()[:16]
-
-
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
 
 
 def _build(compiler: str, source: Path, library: Path) -> None:

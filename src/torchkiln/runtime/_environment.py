@@ -13,17 +13,7 @@ from typing import Any
 import torch
 
 import torchkiln
-
-
-@functools.cache
-def _cpu_features() -> str:
-    """Return a digest of the instruction sets: code for one CPU may not run on another."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    flags = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
-    return hashlib.sha256(flags.encode()).hexdigest()[:16]
+from torchkiln.core import cpu_features
 
 
 @functools.cache
@@ -44,7 +34,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": sys.version_info[:3],
         "platform": platform.platform(),
-        "cpu": _cpu_features(),
+        "cpu": cpu_features(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         # Inductor writes the number of threads into the code it generates.
         "threads": torch.get_num_threads(),
