@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from _models import MLP, labels, vectors
 from _parity import assert_like_eager
 from torch import nn
 
-from torchkiln.runtime import training_model
+from torchkiln.core import ExecutableError
+from torchkiln.runtime import inference_model, training_model
 
 
 class Counting(nn.Module):
@@ -172,10 +174,24 @@ def test_weights_replaced_by_the_user_are_used_without_recompiling(options):
         program(vectors(), labels())[1], other(vectors(), labels())[1].detach()
     )
     module.layers[0].weight.data = torch.zeros(8, 6)
-    module.layers[2].bias = nn.Parameter(torch.tensor([5.0, 0.0, 0.0]))
     expected = module(vectors(), labels())[1].detach()
     torch.testing.assert_close(program(vectors(), labels())[1], expected)
     assert program.num_compiles <= 1
+
+
+def test_another_parameter_object_is_followed_by_inference_only(options):
+    module = MLP()
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    training = training_model(module, options, optimizer)
+    inference = inference_model(module, options)
+    training(vectors(), labels())
+    inference(vectors(), labels())
+    module.layers[2].bias = nn.Parameter(torch.tensor([5.0, 0.0, 0.0]))
+    expected = module(vectors(), labels())[1].detach()
+    torch.testing.assert_close(inference(vectors(), labels())[1], expected)
+    # The optimiser holds the old object: plain PyTorch would go on training that one, unseen.
+    with pytest.raises(ExecutableError, match="assign=False"):
+        training(vectors(), labels())
 
 
 def test_non_contiguous_parameter_is_updated_in_place(options):

@@ -106,8 +106,24 @@ def bind(module: nn.Module) -> Binding:
                     for slot in slots:
                         slot.places = slot.places or [Place(dot + key, {}, key)]
                     binding.nested.append((place, node, slots))
+    _refuse_layouts(binding)
     _refuse_overlaps(binding)
     return binding
+
+
+def _refuse_layouts(binding: Binding) -> None:
+    for slot in binding.slots:
+        if slot.tensor.layout is not torch.strided:
+            raise CaptureError(
+                f"{slot.name!r} has layout {slot.tensor.layout}, which has no fixed size; keep a "
+                "dense tensor (for a graph: edge_index and edge values)"
+            )
+    for name, child in binding.module.named_modules():
+        if type(child).__name__ == "OptimizedModule":
+            raise CaptureError(
+                f"{name or 'the module'!r} is wrapped by torch.compile, which cannot be captured; "
+                "pass the plain module: the whole step is compiled anyway"
+            )
 
 
 def _refuse_overlaps(binding: Binding) -> None:

@@ -56,6 +56,8 @@ class Executor:
         self._anchors: dict[str, Tensor] = {}
         self._clock: list[tuple[float, float]] = []
         self._num_kept = 0
+        groups = optimizer.optimizer.param_groups if optimizer is not None else []
+        self._group_sizes = [len(group["params"]) for group in groups]
 
     @property
     def device(self) -> torch.device:
@@ -87,8 +89,10 @@ class Executor:
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         """Consume one combined batch and return the outputs by output mode."""
         self._refresh_module()
-        if self.optimizer is not None and self.optimizer.changed_outside():
-            self.optimizer.adopt()
+        if self.optimizer is not None:
+            self._check_groups(self.optimizer)
+            if self.optimizer.changed_outside():
+                self.optimizer.adopt()
         self._clock.clear()
         if self._constants:
             self._use_constants()
@@ -106,6 +110,14 @@ class Executor:
         self._anchors = collection.anchored()
         self._num_kept = collection.num_kept
         return collection.outputs()
+
+    def _check_groups(self, optimizer: OptimizerBinding) -> None:
+        sizes = [len(group["params"]) for group in optimizer.optimizer.param_groups]
+        if sizes != self._group_sizes:
+            raise OptimizerError(
+                f"the optimiser's groups changed from {self._group_sizes} to {sizes} parameters "
+                "after compilation; call destroy() on the program to compile again"
+            )
 
     def _run_one(self, tensors: list[Tensor]) -> list[Tensor]:
         """Run a call of a single micro-batch: every output mode returns just its outputs."""
@@ -202,7 +214,6 @@ class Executor:
         count = len(self._tensors) - len(self._binding.attributes)
         if replaced:
             self._tensors[:count] = self._binding.tensors[:count]
-            self._rebind_parameters()
         if self._trainable_flags() != self._trainable:
             raise ExecutableError(
                 "requires_grad of a parameter changed after compilation; call destroy() on the "
@@ -217,6 +228,7 @@ class Executor:
                     f"{slot.name!r} changed from {form} to {metadata(tensor)} after compilation; "
                     "call destroy() on the program to compile again"
                 )
+        self._rebind_parameters()
         self._pointers = pointers
 
     def _trainable_flags(self) -> list[bool]:
@@ -229,8 +241,16 @@ class Executor:
         if self.optimizer is None:
             return
         by_name = {slot.name: slot.tensor for slot in self._binding.parameters}
+        held = {id(p) for group in self.optimizer.optimizer.param_groups for p in group["params"]}
+        for name in self.optimizer.names:
+            if id(by_name[name]) not in held:
+                raise ExecutableError(
+                    f"parameter {name!r} was replaced by another object, but the optimiser still "
+                    "holds the old one; load with assign=False, or make a new optimiser and program"
+                )
         self.optimizer.params = [by_name[name] for name in self.optimizer.names]
-        self.optimizer.publish()
+        if self.optimizer.published:
+            self.optimizer.publish()
 
     def set_hyper(self, hyper: Hyper | None) -> None:
         if self.optimizer is not None and hyper is not None:
@@ -272,6 +292,12 @@ class Executor:
                         "same groups"
                     )
         has_own = any(optimizer.state.get(param) for param in bound.params)
+        for param in bound.params:
+            # The one before keeps a copy: two owners of one tensor would spoil each other's state.
+            state = bound.optimizer.state.get(param) or {}
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    state[name] = value.clone()
         bound.optimizer = optimizer
         if has_own:
             bound.adopt()

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from torchkiln.core import MultipleLossesError, NoLossError
+from torchkiln.core import MultipleLossesError, NoLossError, warn_user
 from torchkiln.ops._ctc import static_ctc_loss
 from torchkiln.runtime._gaussian_nll import static_gaussian_nll_loss
 
@@ -137,13 +137,19 @@ def find_loss(recorder: LossRecorder, outputs: list[Tensor]) -> Tensor:
             f"Multiple independent losses found in graph ({len(losses)}); combine them and wrap "
             "the final one in identity_loss(loss, reduction='none')"
         )
-    return _returned(losses[0], outputs)
+    return _returned(losses[0], outputs, explicit=bool(recorder.explicit))
 
 
-def _returned(loss: Tensor, outputs: list[Tensor]) -> Tensor:
-    if any(output is loss for output in outputs):
+def _returned(loss: Tensor, outputs: list[Tensor], explicit: bool) -> Tensor:
+    derived = [o for o in outputs if o is not loss and o.numel() == 1 and _depends_on(o, loss)]
+    if any(output is loss for output in outputs) and (loss.numel() == 1 or not derived):
+        if derived and not explicit:
+            warn_user(
+                "forward returns the result of a loss function and another scalar computed from "
+                "it; the program trains on the former. Wrap the one to train on in "
+                "identity_loss(loss, reduction='none'), or detach() the other"
+            )
         return loss
-    derived = [o for o in outputs if o.numel() == 1 and _depends_on(o, loss)]
     if len(derived) == 1:
         return derived[0]
     if derived:

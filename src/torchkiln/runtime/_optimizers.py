@@ -83,6 +83,11 @@ def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
             f"{type(optimizer).__name__}.step is Python code that a compiled program does not "
             f"execute; the update of {base.__name__} is used"
         )
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        warn_user(
+            "the optimiser has step hooks, which a program does not execute; do their work after "
+            "each call"
+        )
     rules = tuple(_rule(base, optimizer, group) for group in optimizer.param_groups)
     hyper = read_hyper(optimizer)
     return Recipe(
@@ -157,6 +162,7 @@ class OptimizerBinding:
     stale: bool = False
     # Members that no gradient reaches: they have no state, as in torch.
     unreached: set[int] = field(default_factory=set)
+    _num_published: int = 0
     _tables: dict[str, tuple[Any, Tensor]] = field(default_factory=dict)
 
     def rule(self, member: int) -> UpdateRule:
@@ -250,6 +256,8 @@ class OptimizerBinding:
         `load_state_dict`, another program, plain `optimizer.step()` or clearing the state do that.
         One parameter tells for all: everybody changes them together.
         """
+        if self.published and len(self.optimizer.state) < self._num_published:
+            return True
         member = next((m for m in range(len(self.params)) if m not in self.unreached), None)
         if self.stale or member is None:
             return self.stale
@@ -300,6 +308,7 @@ class OptimizerBinding:
             if entry and member not in self.unreached:
                 self.optimizer.state[param] = entry
         self.published = True
+        self._num_published = len(self.optimizer.state)
 
 
 def read_steps(optimizer: torch.optim.Optimizer, params: list[Tensor]) -> list[int]:
@@ -319,6 +328,20 @@ def compute_dtype(param: Tensor) -> torch.dtype:
     return torch.float64 if param.dtype == torch.float64 else torch.float32
 
 
+def _check_parameters(recipe: Recipe, params: list[Tensor], names: list[str]) -> None:
+    for param, name in zip(params, names, strict=True):
+        if param.is_complex() and recipe.kind != "SGD":
+            raise OptimizerError(
+                f"{name!r} is complex, which the compiled {recipe.kind} does not support; use SGD, "
+                "or keep real and imaginary parts as two parameters"
+            )
+        if param._backward_hooks or getattr(param, "_post_accumulate_grad_hooks", None):
+            warn_user(
+                f"{name!r} has gradient hooks, which a program does not execute; change the "
+                "gradient inside forward, or use max_grad_norm for clipping"
+            )
+
+
 def bind_optimizer(
     optimizer: torch.optim.Optimizer, params: list[Tensor], names: list[str]
 ) -> OptimizerBinding:
@@ -327,6 +350,7 @@ def bind_optimizer(
     Parameters that are in no group are left out: torch would not update them either.
     """
     recipe, hyper = read_recipe(optimizer), read_hyper(optimizer)
+    _check_parameters(recipe, params, names)
     group_of = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
     chosen = [(p, n) for p, n in zip(params, names, strict=True) if id(p) in group_of]
     kept, kept_names = [p for p, _ in chosen], [n for _, n in chosen]

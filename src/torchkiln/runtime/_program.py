@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 from torchkiln.core import (
     Backend,
+    CaptureError,
     NonFiniteError,
     NotCompiledError,
     OptimizerError,
@@ -37,6 +40,8 @@ from torchkiln.runtime._optimizers import OptimizerBinding, bind_optimizer, read
 from torchkiln.runtime._precision import warn_if_slow
 from torchkiln.runtime._signature import Signature
 from torchkiln.runtime._step import StepFunction
+
+_build_lock = threading.RLock()
 
 
 def training_model(
@@ -88,8 +93,6 @@ class Program:
         if options.output_mode is OutputMode.DEFAULT:
             mode = OutputMode.FINAL if training else OutputMode.ALL
             options = options.replace(output_mode=mode)
-        if optimizer is not None:
-            read_recipe(optimizer)
         if options.device is not None:
             module.to(options.device)
         if options.random_seed is not None:
@@ -100,7 +103,10 @@ class Program:
         self.training = training
         self.num_compiles = 0
         self.num_captures = 0
+        self._recipe = read_recipe(optimizer) if optimizer is not None else None
         self._hyper = read_hyper(optimizer) if optimizer is not None else None
+        if optimizer is not None:
+            self._watch(optimizer)
         self._hyper_is_new = False
         self._built: Built | None = None
         self._signature: Signature | None = None
@@ -148,7 +154,8 @@ class Program:
         self._compile(args, kwargs)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        with compile_hooks(), torch.inference_mode(False):
+        # Capture swaps tensors of modules and functions of torch: one build at a time.
+        with _build_lock, compile_hooks(), torch.inference_mode(False):
             start = time.perf_counter()
             signature = Signature(self.module.forward, args, kwargs, self.options)
             tensors = self._to_device(signature.accept(args, kwargs))
@@ -182,10 +189,12 @@ class Program:
     ) -> None:
         if optimizer is not None:
             optimizer = optimizer.select(built.metadata.updated)
-            assert self._hyper is not None
-            optimizer.hyper = self._hyper
+            if optimizer.recipe == self._recipe and self._hyper is not None:
+                optimizer.hyper = self._hyper  # edits since then wait for `set_optimizer`
+            else:
+                self._recipe, self._hyper = optimizer.recipe, optimizer.hyper
+            self._hyper_is_new = False
             optimizer.allocate()
-            self._watch_state(optimizer)
         self._built, self._signature = built, signature
         check_anchored_parameters(self.options, step.binding)
         self._executor = Executor(step.binding, self.options, signature, built, optimizer)
@@ -215,6 +224,13 @@ class Program:
         if self.optimizer is None:
             return None
         slots = [slot for slot in step.binding.parameters if slot.tensor.requires_grad]
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        for slot in step.binding.attributes:
+            if id(slot.tensor) in held:
+                raise CaptureError(
+                    f"the optimiser should train {slot.name!r}, which is a plain attribute and so "
+                    "a constant; make it an nn.Parameter, lists of them an nn.ParameterList"
+                )
         binding = bind_optimizer(
             self.optimizer, [slot.tensor for slot in slots], [slot.name for slot in slots]
         )
@@ -225,11 +241,19 @@ class Program:
             )
         return binding
 
-    def _watch_state(self, binding: OptimizerBinding) -> None:
-        def loaded(_: torch.optim.Optimizer) -> None:
-            binding.stale = True
+    def _watch(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notice `optimizer.load_state_dict`: it brings state, and numbers such as the rate."""
+        program = weakref.ref(self)
 
-        binding.optimizer.register_load_state_dict_post_hook(loaded)
+        def loaded(changed: torch.optim.Optimizer) -> None:
+            owner = program()
+            if owner is None or owner.optimizer is not changed:
+                return
+            owner._hyper, owner._hyper_is_new = read_hyper(changed), True
+            if owner._executor is not None and owner._executor.optimizer is not None:
+                owner._executor.optimizer.stale = True
+
+        optimizer.register_load_state_dict_post_hook(loaded)
 
     def _require_compiled(self) -> Built:
         if self._built is None:
@@ -325,10 +349,10 @@ class Program:
             self._executor.check_recipe(recipe)
             if optimizer is not self.optimizer:
                 self._executor.move_state(optimizer)
-                bound = self._executor.optimizer
-                assert bound is not None
-                self._watch_state(bound)
-        self.optimizer, self._hyper, self._hyper_is_new = optimizer, hyper, True
+        if optimizer is not self.optimizer:
+            self._watch(optimizer)
+        self.optimizer, self._recipe = optimizer, recipe
+        self._hyper, self._hyper_is_new = hyper, True
 
     # -- looking inside ---------------------------------------------------------------------
 
