@@ -247,3 +247,8 @@ def initialize_lazy(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         module(*args, **kwargs)
         for buffer, value in saved:
             buffer.copy_(value)
+
+
+def device_of(binding: Binding, batch: list[Tensor]) -> torch.device:
+    """Return where a program runs: where the module is, or else its inputs."""
+    return next((t.device for t in [*binding.tensors, *batch]), torch.device("cpu"))

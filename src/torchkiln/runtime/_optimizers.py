@@ -12,7 +12,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from torchkiln.core import OptimizerError, warn_user
+from torchkiln.core import CaptureError, OptimizerError, warn_user
+from torchkiln.runtime._binding import Binding
 from torchkiln.runtime._lamb import LAMB
 from torchkiln.runtime._update_rules import AdamRule, LAMBRule, RMSpropRule, SGDRule, UpdateRule
 
@@ -359,3 +360,29 @@ def bind_optimizer(
         key = (group_of[id(param)], compute_dtype(param), step)
         rows.setdefault(key, Row(key[0], key[1], [], step)).members.append(member)
     return OptimizerBinding(optimizer, recipe, hyper, kept, kept_names, list(rows.values()))
+
+
+def bind_module_optimizer(optimizer: torch.optim.Optimizer, binding: Binding) -> OptimizerBinding:
+    """Bind the optimiser to the module's trainable parameters.
+
+    Raises:
+        CaptureError: if it should train something that is a constant of the program.
+        OptimizerError: if it holds none of the parameters.
+    """
+    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    for slot in binding.attributes:
+        if id(slot.tensor) in held:
+            raise CaptureError(
+                f"the optimiser should train {slot.name!r}, which is a plain attribute and so "
+                "a constant; make it an nn.Parameter, lists of them an nn.ParameterList"
+            )
+    slots = [slot for slot in binding.parameters if slot.tensor.requires_grad]
+    bound = bind_optimizer(
+        optimizer, [slot.tensor for slot in slots], [slot.name for slot in slots]
+    )
+    if not bound.params:
+        raise OptimizerError(
+            "the optimiser holds no parameter of the module that requires a gradient; build it "
+            "from module.parameters() of the same module"
+        )
+    return bound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchkiln.core import Options, OutputMode
+from torchkiln.core import NonFiniteError, Options, OutputMode
 
 
 class OutputCollector:
@@ -61,3 +61,13 @@ class OutputCollector:
 def _add(a: Tensor, b: Tensor) -> Tensor:
     """Return the sum; booleans count, as in torch.sum."""
     return (a.long() if a.dtype == torch.bool else a) + b
+
+
+def check_finite(outputs: list[Tensor]) -> None:
+    """Raise `NonFiniteError` if an output is NaN or infinite."""
+    for index, output in enumerate(outputs):
+        if output.is_floating_point() and not bool(torch.isfinite(output).all()):
+            raise NonFiniteError(
+                f"output {index} contains NaN or infinity (check_finite is on); lower the "
+                "learning rate, clip gradients (max_grad_norm) or look for a division by zero"
+            )

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from torchkiln.core import (
     Backend,
-    CaptureError,
-    NonFiniteError,
     NotCompiledError,
     OptimizerError,
     Options,
@@ -30,13 +28,19 @@ from torchkiln.runtime._anchors import (
     check_anchored_parameters,
     micro_batch_anchors,
 )
-from torchkiln.runtime._binding import Binding, bind, initialize_lazy
+from torchkiln.runtime._binding import bind, device_of, initialize_lazy
 from torchkiln.runtime._builder import Built, build
 from torchkiln.runtime._executable import Executable
 from torchkiln.runtime._executor import Executor
 from torchkiln.runtime._hooks import compile_hooks
 from torchkiln.runtime._metadata import ProgramMetadata
-from torchkiln.runtime._optimizers import OptimizerBinding, bind_optimizer, read_hyper, read_recipe
+from torchkiln.runtime._optimizers import (
+    OptimizerBinding,
+    bind_module_optimizer,
+    read_hyper,
+    read_recipe,
+)
+from torchkiln.runtime._outputs import check_finite
 from torchkiln.runtime._precision import warn_if_slow
 from torchkiln.runtime._signature import Signature
 from torchkiln.runtime._step import StepFunction
@@ -167,7 +171,7 @@ class Program:
 
     def _build(self, signature: Signature, micro_batch: list[Tensor]) -> None:
         binding = bind(self.module)
-        device = _device_of(binding, micro_batch)
+        device = device_of(binding, micro_batch)
         warn_if_slow(device, self.options, binding.tensors)
         step = StepFunction(self.module, binding, signature, self.options, self.training)
         step.anchors = tuple(micro_batch_anchors(self.options).values())
@@ -223,23 +227,7 @@ class Program:
     def _bind_optimizer(self, step: StepFunction) -> OptimizerBinding | None:
         if self.optimizer is None:
             return None
-        slots = [slot for slot in step.binding.parameters if slot.tensor.requires_grad]
-        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        for slot in step.binding.attributes:
-            if id(slot.tensor) in held:
-                raise CaptureError(
-                    f"the optimiser should train {slot.name!r}, which is a plain attribute and so "
-                    "a constant; make it an nn.Parameter, lists of them an nn.ParameterList"
-                )
-        binding = bind_optimizer(
-            self.optimizer, [slot.tensor for slot in slots], [slot.name for slot in slots]
-        )
-        if not binding.params:
-            raise OptimizerError(
-                "the optimiser holds no parameter of the module that requires a gradient; build "
-                "it from module.parameters() of the same module"
-            )
-        return binding
+        return bind_module_optimizer(self.optimizer, step.binding)
 
     def _watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Notice `optimizer.load_state_dict`: it brings state, and numbers such as the rate."""
@@ -290,7 +278,7 @@ class Program:
             outputs = executor.run(tensors)
         self._write_back(tensors)
         if self.options.check_finite:
-            self._check_finite(outputs)
+            check_finite(outputs)
         return rebuild(executor.output_node, outputs)
 
     def _to_device(self, tensors: list[Tensor]) -> list[Tensor]:
@@ -320,14 +308,6 @@ class Program:
             # Backends other than native code count writes; a fresh copy has none.
             if index in self._built.metadata.mutated_inputs or tensors[index]._version:
                 original.detach().copy_(tensors[index])
-
-    def _check_finite(self, outputs: list[Tensor]) -> None:
-        for index, output in enumerate(outputs):
-            if output.is_floating_point() and not bool(torch.isfinite(output).all()):
-                raise NonFiniteError(
-                    f"output {index} contains NaN or infinity (check_finite is on); lower the "
-                    "learning rate, clip gradients (max_grad_norm) or look for a division by zero"
-                )
 
     # -- optimiser --------------------------------------------------------------------------
 
@@ -411,10 +391,6 @@ class Program:
         kind = "training" if self.training else "inference"
         state = "compiled" if self.is_compiled else "not compiled"
         return f"Program({kind}, {state}, {self.module})"
-
-
-def _device_of(binding: Binding, batch: list[Tensor]) -> torch.device:
-    return next((t.device for t in [*binding.tensors, *batch]), torch.device("cpu"))
 
 
 def _require_module(module: Any) -> None:
