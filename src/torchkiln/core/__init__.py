@@ -1,8 +1,10 @@
 """What everything may import: options, errors, atomic files, trace hooks. No torch here."""
 
+from torchkiln.core._capture_contexts import add_capture_context, capture_contexts
 from torchkiln.core._errors import (
     ArgumentError,
     BatchSizeError,
+    BatchTooLarge,
     CaptureError,
     CompileError,
     DynamicShapeError,
@@ -15,6 +17,7 @@ from torchkiln.core._errors import (
     OptimizerError,
     OptionsError,
     ShapeChanged,
+    StoreError,
     TorchkilnError,
     WorkerError,
 )
@@ -50,6 +53,7 @@ __all__ = [
     # errors
     "ArgumentError",
     "BatchSizeError",
+    "BatchTooLarge",
     "CaptureError",
     "CompileError",
     "DynamicShapeError",
@@ -62,8 +66,12 @@ __all__ = [
     "OptimizerError",
     "OptionsError",
     "ShapeChanged",
+    "StoreError",
     "TorchkilnError",
     "WorkerError",
+    # what to switch on while a forward is recorded
+    "add_capture_context",
+    "capture_contexts",
     # files
     "ScratchDirectory",
     "atomic_path",

@@ -19,6 +19,14 @@ class BatchSizeError(TorchkilnError, ValueError):
     """A combined batch cannot be cut into the micro-batches that the options ask for."""
 
 
+class BatchTooLarge(TorchkilnError, RuntimeError):  # noqa: N818 - reads as the event it reports
+    """Graphs do not fit into the fixed size that a batch was given."""
+
+
+class StoreError(TorchkilnError, ValueError):
+    """Graphs cannot be kept in a store, or a stored file is damaged or of another kind."""
+
+
 class ShapeChanged(TorchkilnError, ValueError):  # noqa: N818 - reads as the event it reports
     """A call differs from the one the program was compiled for."""
 

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchkiln.core import CaptureError
+from torchkiln.core import CaptureError, capture_contexts
 from torchkiln.data._structure import Node, paths
 from torchkiln.runtime._checkpointing import replayed_checkpoints
 from torchkiln.runtime._dynamic import explain
@@ -249,7 +249,6 @@ def _static_rules(module: nn.Module) -> Iterator[None]:
             kind = distributions.Distribution
             stack.callback(kind.set_default_validate_args, kind._validate_args)
             kind.set_default_validate_args(False)
-        experimental = sys.modules.get("torch_geometric.experimental")
-        if experimental is not None:
-            stack.enter_context(experimental.experimental_mode("disable_dynamic_shapes"))
+        for context in capture_contexts():
+            stack.enter_context(context(module))
         yield
