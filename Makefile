@@ -26,7 +26,7 @@ types: $(STAMP)  ## Type-check src/torchkiln (mypy, strict)
 	$(BIN)/mypy
 
 test: $(STAMP) lint types  ## Lint, type-check and run the tests (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 slow: $(STAMP)  ## Run the long test matrices
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(PYTEST_ARGS)

@@ -10,7 +10,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_first_example_trains(monkeypatch, tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     monkeypatch.setenv("TORCHKILN_BACKEND", "capture")
     monkeypatch.setenv("HOME", str(tmp_path))
     data = TensorDataset(torch.randn(2 * 8 * 64, 784), torch.randint(0, 10, (2 * 8 * 64,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -55,11 +56,13 @@ def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | 
 
 
 def registerGeometricCustomArgParsers() -> None:
-    """Let PyTorch Geometric's objects be passed to models, where poptorch_geometric is there."""
-    try:
-        import poptorch_geometric
-    except ImportError:
-        return
-    register = getattr(poptorch_geometric, "registerCustomArgParsers", None)
-    if register is not None:
+    """Let PyTorch Geometric's objects be passed to models.
+
+    They can be from the moment that PyG is loaded, without this call. It does not load PyG itself
+    (importing poptorch calls it, and PyG takes seconds), and brings back what
+    `registerCustomArgParser(kind, None)` took away.
+    """
+    if "torch_geometric.data" in sys.modules:
+        from torchkiln.graphs._containers import register
+
         register()

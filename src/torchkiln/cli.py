@@ -70,11 +70,65 @@ def cache_clear(directory: Path | None = None) -> None:
     clear_cache(directory)
 
 
+def data_qm9(
+    root: Path,
+    source: Path | None = None,
+    limit: int | None = None,
+    force: bool = False,
+) -> None:
+    """Write QM9 so that torch_geometric.datasets.QM9 opens it without a download.
+
+    Args:
+        root: The folder to write (0.9 GB), later the root of QM9(root=...). What an earlier call
+            wrote is verified and kept. Another 0.1 GB goes to the data directory
+            (TORCHKILN_DATA_DIR, default: ~/.cache/torchkiln).
+        source: Folder with the tables of qm9pack; default: where the package is installed.
+        limit: Take only so many molecules, the first of 130,831.
+        force: Write everything anew, also over files from elsewhere.
+    """
+    from torchkiln.commands._data import write_qm9
+
+    write_qm9(root, source, limit, force)
+
+
 def doctor() -> None:
     """Tell what Torchkiln finds here: versions, devices, threads, compiler, caches."""
     from torchkiln.commands._doctor import print_diagnosis
 
     print_diagnosis()
+
+
+def plan(
+    dataset: str | None = None,
+    sizes: Path | None = None,
+    nodes: int | None = None,
+    graphs: int | None = None,
+    edges: int | None = None,
+    cutoff_angstrom: float | None = None,
+    algorithm: str = "best_fit",
+    picture: Path | None = None,
+    save: Path | None = None,
+) -> None:
+    """Show how well graphs fill batches of one fixed size, for every packing algorithm.
+
+    For example: torchkiln plan --dataset qm9 --nodes 512 --picture plan.png
+
+    Args:
+        dataset: What to plan: qm9, or the directory of a saved GraphStore.
+        sizes: What to plan instead: a file of sizes, one line or entry a graph. A .csv begins with
+            the names of its axes (nodes,edges); a .npy is [graphs] or [graphs, axes] or structured;
+            a .npz has an array for each axis.
+        nodes: Node slots of a batch; default: 512, unless --graphs is given.
+        graphs: About how many graphs a batch should hold, instead of --nodes.
+        edges: Edge slots of a batch; default: chosen so that both fill up together.
+        cutoff_angstrom: For qm9: count edges between all atoms this close; default: bonds.
+        algorithm: Which plan to draw and to save: best_fit, next_fit or lpfhp.
+        picture: Also draw the plan into this file (.png, .svg, .pdf).
+        save: Also write the plan to this file (.npz), for PackPlan.load.
+    """
+    from torchkiln.commands._plan import run_plan
+
+    run_plan(dataset, sizes, nodes, graphs, edges, cutoff_angstrom, algorithm, picture, save)
 
 
 _COMMANDS = {
@@ -84,8 +138,23 @@ _COMMANDS = {
         "list": cache_list,
         "clear": cache_clear,
     },
+    "data": {
+        "_help": "Datasets from offline sources, written as PyTorch Geometric expects them",
+        "qm9": data_qm9,
+    },
     "doctor": doctor,
+    "plan": plan,
 }
+
+
+def _with_flag_values(args: list[str]) -> list[str]:
+    """Let `--force` stand alone: the parser wants a value for every option."""
+    spelled = []
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
+        spelled.append(arg)
+        if arg == "--force" and following.lower() not in ("true", "false"):
+            spelled.append("true")
+    return spelled
 
 
 def main(args: list[str] | None = None) -> int:
@@ -97,7 +166,7 @@ def main(args: list[str] | None = None) -> int:
     try:
         CLI(
             _COMMANDS,
-            args=args,
+            args=_with_flag_values(sys.argv[1:] if args is None else args),
             as_positional=False,
             prog="torchkiln",
             version=torchkiln.__version__,

@@ -17,6 +17,7 @@ from torchkiln.data._prefetch_handle import StartMethod
 from torchkiln.data._regroup import rebatch
 from torchkiln.data._structure import (
     Container,
+    DescribedContainer,
     concatenate,
     container_of,
     flatten,
@@ -44,6 +45,7 @@ __all__ = [
     "TerminatedError",
     # nested structures
     "Container",
+    "DescribedContainer",
     "concatenate",
     "container_of",
     "flatten",

@@ -7,9 +7,12 @@ object of a registered container type, or a constant (anything else).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,7 +28,26 @@ class Container(Protocol):
         """Return an object like `original` that holds the next tensors of the iterator."""
 
 
+@runtime_checkable
+class DescribedContainer(Container, Protocol):
+    """A container that also tells what its objects are like, apart from values of tensors.
+
+    Programs can then name a tensor in messages, refuse objects that differ in another way than in
+    shapes, and know an executable again without tracing.
+    """
+
+    def names(self, value: Any) -> Sequence[str]:
+        """Return the name of each tensor, in the order of `tensors`."""
+
+    def constants(self, value: Any) -> Mapping[str, Any]:
+        """Return everything else that forward can read from the object."""
+
+
 _containers: dict[type, Container] = {}
+
+# Objects of a library may be passed without our part for it ever being imported: once the library
+# is loaded, our part is imported and registers its containers.
+_parts = {"torch_geometric.data": "torchkiln.graphs._containers"}
 
 
 def register_container(kind: type, container: Container | None) -> None:
@@ -38,6 +60,8 @@ def register_container(kind: type, container: Container | None) -> None:
 
 def container_of(value: Any) -> Container | None:
     """Return the container registered for the exact type, else for the first base that fits."""
+    for library in [name for name in _parts if name in sys.modules]:
+        importlib.import_module(_parts.pop(library))
     exact = _containers.get(type(value))
     if exact is not None:
         return exact
@@ -110,6 +134,8 @@ class CustomNode:
     original: Any
     container: Container
     count: int
+    names: tuple[str, ...] | None = None
+    constants: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def rebuild(self, tensors: Iterator[Any]) -> Any:
         return self.container.rebuild(self.original, tensors)
@@ -132,7 +158,11 @@ def _describe(value: Any, path: str, tensors: list[Tensor]) -> Node:
     if container is not None:
         found = list(container.tensors(value))
         tensors.extend(found)
-        return CustomNode(path, value, container, len(found))
+        described = _as_described(container)
+        if described is None:
+            return CustomNode(path, value, container, len(found))
+        names = tuple(described.names(value))
+        return CustomNode(path, value, container, len(found), names, described.constants(value))
     # torch.Size is a tuple of plain numbers: a constant, not a structure.
     if isinstance(value, tuple | list) and not isinstance(value, torch.Size):
         children = tuple(_describe(v, f"{path}[{i}]", tensors) for i, v in enumerate(value))
@@ -141,6 +171,15 @@ def _describe(value: Any, path: str, tensors: list[Tensor]) -> Node:
         children = tuple(_describe(v, f"{path}[{k!r}]", tensors) for k, v in value.items())
         return MappingNode(path, type(value), tuple(value), children, value)
     return ConstantNode(path, value)
+
+
+def _as_described(container: Container) -> DescribedContainer | None:
+    return cast(DescribedContainer, container) if _is_described(type(container)) else None
+
+
+@functools.cache
+def _is_described(kind: type) -> bool:
+    return issubclass(kind, DescribedContainer)  # slow, and asked on every call of a program
 
 
 def rebuild(node: Node, tensors: Iterable[Any]) -> Any:
@@ -168,5 +207,6 @@ def paths(node: Node) -> list[str]:
     if isinstance(node, SequenceNode | MappingNode):
         return [path for child in node.children for path in paths(child)]
     if isinstance(node, CustomNode):
-        return [f"{node.path}.tensor[{i}]" for i in range(node.count)]
+        names = node.names or [f"tensor[{i}]" for i in range(node.count)]
+        return [f"{node.path}.{name}" for name in names]
     return []

@@ -1,5 +1,36 @@
 """Fixed-size batches of graphs: spec, store, collation, loaders, static layers."""
 
+from torchkiln.graphs._cluster_loader import FixedSizeClusterLoader
+from torchkiln.graphs._clusters import Clusters
+from torchkiln.graphs._collate import collate, collate_combined
+from torchkiln.graphs._errors import GraphError
+from torchkiln.graphs._loader import FixedSizeLoader
+from torchkiln.graphs._neighbor_loader import FixedSizeNeighborLoader
+from torchkiln.graphs._neighbors import NeighborSampler
+from torchkiln.graphs._pad import MaskNames, pad_batch
+from torchkiln.graphs._partition import partition_graph
 from torchkiln.graphs._spec import BatchSpec, PadValues
+from torchkiln.graphs._store import GraphStore
+from torchkiln.graphs.layers import make_static
 
-__all__ = ["BatchSpec", "PadValues"]
+__all__ = [
+    # shapes
+    "BatchSpec",
+    "MaskNames",
+    "PadValues",
+    # graphs and batches of them
+    "GraphError",
+    "GraphStore",
+    "collate",
+    "collate_combined",
+    "pad_batch",
+    # many small graphs, or samples of a large one
+    "Clusters",
+    "FixedSizeClusterLoader",
+    "FixedSizeLoader",
+    "FixedSizeNeighborLoader",
+    "NeighborSampler",
+    "partition_graph",
+    # models
+    "make_static",
+]

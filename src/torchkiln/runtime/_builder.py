@@ -211,7 +211,10 @@ def _constants(node: Node) -> Any:
     if isinstance(node, ConstantNode):
         return ("constant", node.value)
     if isinstance(node, CustomNode):
-        # What a custom object tells forward beside its tensors is its own business.
+        if node.names is not None:
+            constants = list((node.constants or {}).items())
+            return ("custom", type(node.original), list(node.names), constants)
+        # What an object tells forward beside its tensors is its own business.
         return ("custom", node.original)
     children = [_constants(child) for child in node.children]
     keys = list(node.keys) if isinstance(node, MappingNode) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -54,22 +55,41 @@ def compare(expected: Node, got: Node) -> bool:
         pairs = zip(expected.children, got.children, strict=True)
         reordered = [compare(one, other) for one, other in pairs]
         return any(reordered)
-    count = getattr(got, "count", 0)
-    if isinstance(expected, CustomNode) and expected.count != count:
+    if isinstance(expected, CustomNode) and isinstance(got, CustomNode):
+        _compare_objects(name, expected, got)
+    return False
+
+
+def _compare_objects(name: str, expected: CustomNode, got: CustomNode) -> None:
+    if expected.names is not None and got.names is not None and expected.names != got.names:
+        raise _keys_changed(name, expected.names, got.names)
+    if expected.count != got.count:
         raise ShapeChanged(
-            f"Length mismatch for {name}: expected {expected.count} tensors but got {count}. "
+            f"Length mismatch for {name}: expected {expected.count} tensors but got {got.count}. "
             f"{REMEDY}"
         )
-    return False
+    others = got.constants or {}
+    for key, value in (expected.constants or {}).items():
+        # Plain values steer Python code; others (lists of names) may differ from call to call.
+        if type(value) in (bool, int, float, str) and not _same(value, others.get(key)):
+            raise ShapeChanged(
+                f"Value mismatch for {name}.{key}: expected {_short(value)} but got "
+                f"{_short(others.get(key))}. {REMEDY}"
+            )
+
+
+def _keys_changed(name: str, expected: Iterable[Any], got: Iterable[Any]) -> ShapeChanged:
+    missing = sorted(str(key) for key in set(expected) - set(got))
+    extra = sorted(str(key) for key in set(got) - set(expected))
+    details = [f"Missing arguments: {', '.join(missing)}"] if missing else []
+    details += [f"Unexpected arguments: {', '.join(extra)}"] if extra else []
+    details = details or ["their order differs"]
+    return ShapeChanged(f"Keys mismatch for {name}: {'; '.join(details)}. {REMEDY}")
 
 
 def _compare_mappings(name: str, expected: MappingNode, got: MappingNode) -> bool:
     if set(expected.keys) != set(got.keys):
-        missing = sorted(str(key) for key in set(expected.keys) - set(got.keys))
-        extra = sorted(str(key) for key in set(got.keys) - set(expected.keys))
-        details = [f"Missing arguments: {', '.join(missing)}"] if missing else []
-        details += [f"Unexpected arguments: {', '.join(extra)}"] if extra else []
-        raise ShapeChanged(f"Keys mismatch for {name}: {'; '.join(details)}. {REMEDY}")
+        raise _keys_changed(name, expected.keys, got.keys)
     others = dict(zip(got.keys, got.children, strict=True))
     reordered = [
         compare(child, others[key])

@@ -30,6 +30,8 @@ _LIBRARIES = tuple(
         Path(sysconfig.get_paths()["purelib"]),
     }
 )
+# PyG writes the inner loop of each layer class to a temporary file of its own.
+_GENERATED = re.compile(r"_(propagate|edge_updater)_\w+\.py$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,20 @@ class Remedy:
 
 _POOLING = Remedy(
     "pooling counts the graphs of the batch by reading its values",
-    "pass the number of graphs, padding included: global_mean_pool(x, batch, size=batch_size)",
+    "pass the number of graphs, padding included: global_mean_pool(x, batch, size=batch_size), or "
+    "let torchkiln.graphs.make_static(model, num_graphs=batch_size) give it to all layers",
 )
 _SELF_LOOPS = Remedy(
     "the layer adds self-loops only to nodes that lack one, so the number of edges depends on data",
     "build the layer with add_self_loops=False and add the loops to the data with "
-    "torch_geometric.transforms.AddSelfLoops()",
+    "torch_geometric.transforms.AddRemainingSelfLoops(), or let "
+    "torchkiln.graphs.make_static(model) rewrite the layer",
+)
+_SELECTION = Remedy(
+    "pooling keeps a number of nodes that depends on the data",
+    "pool to a fixed number of clusters (dense_mincut_pool, dense_diff_pool, DMoNPooling, "
+    "MemPooling) or by a fixed number per graph (SortAggregation); docs/layers.md lists what is "
+    "static",
 )
 _BOOLEAN = Remedy(
     "the number of selected rows depends on the values of the mask",
@@ -64,7 +74,14 @@ _BRANCH = Remedy(
 )
 
 # Functions of PyG, recognised by name in the traceback, tell more than the operator inside them.
+# Methods are looked up by their full name, functions by their own.
 _BY_FUNCTION = {
+    "ASAPooling.forward": _SELECTION,
+    "TopKPooling.forward": _SELECTION,
+    "SAGPooling.forward": _SELECTION,
+    "PANPooling.forward": _SELECTION,
+    "EdgePooling.forward": _SELECTION,
+    "ClusterPooling.forward": _SELECTION,
     "add_remaining_self_loops": _SELF_LOOPS,
     "add_self_loops": _SELF_LOOPS,
     "remove_self_loops": _SELF_LOOPS,
@@ -152,9 +169,10 @@ def _choose(error: BaseException, frames: list[tuple[FrameType, int]], source: s
     # What the user's line called comes first: it tells more than its own helpers.
     inner = next((i for i in reversed(range(len(frames))) if _is_user(frames[i][0])), -1)
     for frame, _ in frames[inner + 1 :]:
-        remedy = _BY_FUNCTION.get(frame.f_code.co_name)
+        code = frame.f_code
+        remedy = _BY_FUNCTION.get(code.co_qualname) or _BY_FUNCTION.get(code.co_name)
         if remedy is not None:
-            return remedy
+            return _name_layer(frames) if remedy is _SELF_LOOPS else remedy
     if "Dynamic shapes disabled" in str(error):
         return _missing_size(frames)
     operator = getattr(getattr(error, "func", None), "_schema", None)
@@ -172,6 +190,16 @@ def _choose(error: BaseException, frames: list[tuple[FrameType, int]], source: s
     return _ITEM if reads_value else _DEFAULT
 
 
+def _name_layer(frames: list[tuple[FrameType, int]]) -> Remedy:
+    """Say which layer adds self-loops: the innermost one that was asked to."""
+    for frame, _ in reversed(frames):
+        layer = frame.f_locals.get("self")
+        if getattr(layer, "add_self_loops", False) is True:
+            why = _SELF_LOOPS.why.replace("the layer", type(layer).__name__, 1)
+            return Remedy(why, _SELF_LOOPS.rewrite)
+    return _SELF_LOOPS
+
+
 def _indexes_by_mask(source: str) -> bool:
     return bool(re.search(r"\[[^\]]", source)) and not re.search(
         r"nonzero|argwhere|where\(", source
@@ -185,7 +213,9 @@ def _missing_size(frames: list[tuple[FrameType, int]]) -> Remedy:
     wanted = values.get("required_args") or ["size", "dim_size", "batch_size", "num_nodes"]
     return Remedy(
         "PyG would read a size from the data",
-        f"pass {' and '.join(f'{name}=' for name in wanted)} to {function}, padding included",
+        f"pass {' and '.join(f'{name}=' for name in wanted)} to {function}, padding included, or "
+        "let torchkiln.graphs.make_static(model, num_graphs=..., max_num_nodes=...) give the sizes "
+        "of the batch to all layers",
     )
 
 
@@ -197,7 +227,7 @@ def _is_user(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
     if name.startswith("<") and not name.startswith("<ipython"):
         return name in ("<stdin>", "<string>")
-    return not name.startswith(_LIBRARIES)
+    return not name.startswith(_LIBRARIES) and not _GENERATED.search(name)
 
 
 def _user_source(frames: list[tuple[FrameType, int]]) -> str:

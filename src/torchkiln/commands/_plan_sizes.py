@@ -1,0 +1,98 @@
+"""Where `torchkiln plan` finds sizes: datasets by name, saved stores, and files of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchkiln.core import OptionsError
+
+Sizes = dict[str, NDArray[np.int64]]
+# Names of the columns of an array that has none.
+_USUAL_AXES = ("nodes", "edges", "pairs")
+
+
+def read_sizes(
+    dataset: str | None, sizes: Path | None, cutoff_angstrom: float | None
+) -> tuple[str, Sizes]:
+    """Return a title and the sizes that the command line names."""
+    if (dataset is None) == (sizes is None):
+        raise OptionsError(
+            "say what to plan: --dataset qm9, --dataset DIRECTORY of a saved GraphStore, or "
+            "--sizes FILE (.npy, .npz or .csv); one of them"
+        )
+    if sizes is not None:
+        if cutoff_angstrom is not None:
+            raise OptionsError("--cutoff_angstrom counts edges of a dataset; --sizes has its own")
+        return sizes.name, read_size_file(sizes)
+    assert dataset is not None
+    if Path(dataset).is_dir():
+        if cutoff_angstrom is not None:
+            raise OptionsError("--cutoff_angstrom counts edges of qm9; a saved store has its own")
+        from torchkiln.graphs._store import GraphStore
+
+        return Path(dataset).name, GraphStore.open(dataset).sizes
+    from torchkiln.datasets import load_sizes
+
+    try:
+        found = load_sizes(dataset, cutoff_angstrom=cutoff_angstrom)
+    except OptionsError as error:
+        raise OptionsError(f"{error}; nor is {dataset} a directory with a saved store") from error
+    edges = "bonds" if cutoff_angstrom is None else f"edges up to {cutoff_angstrom:g} Å"
+    return f"{dataset.upper()}, {edges}", found
+
+
+def read_size_file(path: Path) -> Sizes:
+    """Read a .npy ([n], [n, axes] or structured), a .npz by axis, or a .csv with a header."""
+    if not path.is_file():
+        raise OptionsError(f"there is no file {path}")
+    readers = {".npy": _read_numpy, ".npz": _read_numpy, ".csv": _read_csv}
+    if path.suffix not in readers:
+        raise OptionsError(f"{path} is neither {', '.join(readers)}; save the sizes as one of them")
+    return readers[path.suffix](path)
+
+
+def _read_numpy(path: Path) -> Sizes:
+    try:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, Mapping):
+                return {axis: content[axis] for axis in content}
+    except (ValueError, EOFError, OSError) as error:
+        raise OptionsError(f"{path} holds no plain array of numbers ({error})") from error
+    if content.dtype.names is not None:
+        return {axis: content[axis] for axis in content.dtype.names}
+    columns = content[:, None] if content.ndim == 1 else content
+    if columns.ndim != 2:
+        raise OptionsError(
+            f"{path} has shape {list(content.shape)}; wanted are [graphs] (nodes) or "
+            "[graphs, axes] (nodes, edges, ...)"
+        )
+    names = [
+        _USUAL_AXES[column] if column < len(_USUAL_AXES) else f"axis {column}"
+        for column in range(columns.shape[1])
+    ]
+    return {axis: columns[:, column] for column, axis in enumerate(names)}
+
+
+def _read_csv(path: Path) -> Sizes:
+    with path.open(encoding="utf-8-sig") as file:
+        axes = [name.strip() for name in file.readline().split(",")]
+        if not all(name and not name.lstrip("-").isdigit() for name in axes):
+            raise OptionsError(
+                f"{path} must begin with the names of its axes, such as 'nodes,edges'; "
+                f"its first line is {','.join(axes)!r}"
+            )
+        rows = [line.split(",") for line in file if line.strip()]
+    try:
+        values = np.array([[int(cell) for cell in row] for row in rows], dtype=np.int64)
+    except ValueError as error:
+        raise OptionsError(
+            f"{path} must hold {len(axes)} whole numbers in every line ({error})"
+        ) from error
+    if values.size and values.shape[1] != len(axes):
+        raise OptionsError(f"{path} has {len(axes)} names but {values.shape[1]} numbers in a line")
+    return {axis: values[:, i] for i, axis in enumerate(axes)} if len(rows) else {}

@@ -1,0 +1,282 @@
+"""`FixedSizeLoader`: epochs of fixed-size batches, gathered from a store."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, final
+
+from torchkiln.core import Options, OptionsError
+from torchkiln.data import LoaderMode
+from torchkiln.graphs._batch_group import GroupMaker, group_size
+from torchkiln.graphs._collate import Collator
+from torchkiln.graphs._epoch_plan import (
+    EpochPlanner,
+    Oversize,
+    Strategy,
+    padded_slots,
+    to_choice,
+)
+from torchkiln.graphs._layout import read_limits
+from torchkiln.graphs._resumable import ResumableLoader
+from torchkiln.graphs._schema import StoreSchema, edge_axis, node_axis
+from torchkiln.graphs._spec import BatchSpec, PadValues
+from torchkiln.graphs._store import GraphStore
+from torchkiln.packing import PackPlan, choose_slots
+
+
+@final
+class FixedSizeLoader:
+    """Iterates over a dataset of graphs in batches whose shapes never change.
+
+    Every graph comes exactly once in an epoch, over all processes together; batches that are left
+    over at the end are filler. Items are PyG `Batch` objects with `node_mask`, `edge_mask` and
+    `graph_mask`; for options that consume several mini-batches a call, they are combined along
+    dim 0 (see `collate_combined`).
+
+    Each new iterator begins the next epoch. The order is a function of (seed, epoch, process,
+    number of processes), whatever the workers; torch's global generator is not touched.
+    `state_dict` counts the batches that you were given, so a run resumes in the middle of an epoch.
+
+    Args:
+        dataset: A `GraphStore`, or anything that `GraphStore.from_dataset` takes.
+        spec: Sizes of a mini-batch. "auto" chooses those that waste least for `num_nodes` or
+            `batch_size`.
+        options: Of the program that consumes the batches.
+        strategy: "packed" puts as many graphs into a mini-batch as fit; "padded" always
+            `batch_size`.
+        batch_size: Real graphs in a mini-batch; on average, if packed with spec "auto".
+        num_nodes: About how many nodes a mini-batch should have, for spec "auto".
+        shuffle: Draw another order, and other packs, for each epoch.
+        seed: Of the shuffle and of trimming; None takes `options.random_seed`, or 0.
+        oversize: What to do with a graph larger than a batch: "error", "skip" it with a warning,
+            or "trim" it to a random induced sub-graph (another one each epoch).
+        algorithm: How to pack; see `torchkiln.packing.pack`.
+        masks: Add the masks.
+        pad: What filler holds.
+        defaults: Values of filler graphs for attributes that are not tensors.
+        exclude_keys: Attributes to leave out.
+        num_workers: Processes that make batches, under torch's `DataLoader`.
+        mode: "sync", or "async" to make batches ahead in a child process while the program runs.
+        async_options: Arguments of `torchkiln.data.AsyncPrefetcher`.
+
+    Raises:
+        BatchTooLarge: A graph does not fit, and `oversize` is "error".
+        StoreError: The graphs cannot be kept in a store.
+        OptionsError: Arguments contradict each other.
+    """
+
+    def __init__(
+        self,
+        dataset: GraphStore | Iterable[Any],
+        spec: BatchSpec | Literal["auto"] = "auto",
+        *,
+        options: Options | None = None,
+        strategy: Strategy | str = Strategy.PACKED,
+        batch_size: int | None = None,
+        num_nodes: int | None = None,
+        shuffle: bool = False,
+        seed: int | None = None,
+        oversize: Oversize | str = Oversize.ERROR,
+        algorithm: str = "best_fit",
+        masks: bool = True,
+        pad: PadValues | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        exclude_keys: Iterable[str] = (),
+        num_workers: int = 0,
+        mode: LoaderMode | str = LoaderMode.SYNC,
+        async_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._options = options or Options()
+        self._store = (
+            dataset if isinstance(dataset, GraphStore) else GraphStore.from_dataset(dataset)
+        )
+        chosen = to_choice(Strategy, strategy, "strategy")
+        _check_target(spec, chosen, batch_size, num_nodes)
+        self._spec = _to_spec(self._store, spec, chosen, batch_size, num_nodes)
+        if chosen is Strategy.PADDED and batch_size is None:
+            batch_size = self._spec.num_graphs - 1
+        if seed is None:
+            seed = self._options.random_seed or 0
+        factor = self._options.combined_factor
+        self._planner = EpochPlanner(
+            self._store.sizes,
+            {**read_limits(self._store.schema, self._spec), "graphs": self._spec.num_graphs},
+            strategy=chosen,
+            batch_size=batch_size if chosen is Strategy.PADDED else None,
+            seed=seed if shuffle else None,
+            oversize=to_choice(Oversize, oversize, "oversize"),
+            algorithm=algorithm,
+            rank=self._options.process_id,
+            world=self._options.num_processes,
+            num_packs=factor,
+        )
+        self._planner.plan(0)  # what does not fit is said now, not when training begins
+        self._collator = Collator(
+            self._store,
+            self._spec,
+            num_packs=None if factor == 1 else factor,
+            masks=masks,
+            pad=pad,
+            defaults=defaults,
+            exclude_keys=exclude_keys,
+        )
+        trim = self._planner.oversize is Oversize.TRIM
+        separate = num_workers > 0 or mode not in (LoaderMode.SYNC, LoaderMode.SYNC.value)
+        self._group_size = group_size(self._collator) if separate else 1
+        self._groups = ResumableLoader(
+            functools.partial(self._planner.items, group_size=self._group_size),
+            GroupMaker(self._collator, seed if trim else None),
+            identity={**self._planner.identity(), "trim_seed": seed if trim else None},
+            num_workers=num_workers,
+            mode=mode,
+            async_options=async_options,
+        )
+        self._begin = 0  # batches of its epoch that the next iterator leaves out
+        self._reached = (0, 0)  # epoch, and batches of it that were handed out
+        self._running: int | None = None  # epoch of the iterator that is in use
+
+    @property
+    def store(self) -> GraphStore:
+        return self._store
+
+    @property
+    def spec(self) -> BatchSpec:
+        """The sizes of every mini-batch."""
+        return self._spec
+
+    @property
+    def options(self) -> Options:
+        return self._options
+
+    @property
+    def mode(self) -> LoaderMode:
+        return self._groups.mode
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being iterated over, or else the one that comes next."""
+        return self._groups.epoch if self._running is None else self._running
+
+    @property
+    def plan(self) -> PackPlan:
+        """The packs of this process in `epoch`; print it to see how full batches are."""
+        return self._planner.plan(self.epoch)
+
+    def num_batches(self, epoch: int) -> int:
+        """Return how many items an epoch has; equal in all processes."""
+        return self._planner.items(epoch).num_batches
+
+    def __len__(self) -> int:
+        """Return the number of items in `epoch`, exactly; a shuffle may change it by a few."""
+        return self.num_batches(self.epoch)
+
+    # A generator on purpose: an iterator that is never advanced must not count as an epoch.
+    def __iter__(self) -> Iterator[Any]:
+        epoch, begin = self._groups.epoch, self._begin
+        self._begin = 0
+        self._reached = (epoch, begin)
+        position = begin // self._group_size * self._group_size
+        try:
+            for group in self._groups:
+                for gathered in group:
+                    position += 1
+                    if position > begin:
+                        self._running = epoch
+                        self._reached = (epoch, position)
+                        yield self._collator.wrap(gathered)
+            self._reached = (epoch + 1, 0)
+        finally:
+            if self._running == epoch:
+                self._running = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iterator begin `epoch`."""
+        self._groups.set_epoch(epoch)
+        self._begin = 0
+        self._reached = (epoch, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader is, in plain JSON types; the same in every process."""
+        epoch, done = self._reached
+        if done >= self.num_batches(epoch):
+            epoch, done = epoch + 1, 0
+        return {**self._groups.state_dict(), "epoch": epoch, "done": done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iterator begin with the batch that followed when `state` was taken.
+
+        Raises:
+            LoaderError: It was taken from a loader with other data, sizes, seed or processes.
+        """
+        done = state["done"]
+        self._groups.load_state_dict({**state, "done": done // self._group_size})
+        self._begin = done
+        self._reached = (state["epoch"], done)
+
+    def terminate(self) -> None:
+        """End all processes of the loader; a new iterator starts them again."""
+        self._groups.terminate()
+
+    def __repr__(self) -> str:
+        return (
+            f"FixedSizeLoader({len(self._store):,} graphs in {len(self):,} batches of "
+            f"{self._options.combined_factor} x {self._spec})"
+        )
+
+
+def _check_target(
+    spec: Any, strategy: Strategy, batch_size: int | None, num_nodes: int | None
+) -> None:
+    if isinstance(spec, BatchSpec):
+        if num_nodes is not None or (batch_size is not None and strategy is Strategy.PACKED):
+            raise OptionsError(
+                "spec already says how large a batch is; leave out num_nodes and batch_size, or "
+                "pass spec='auto'"
+            )
+        if batch_size is not None and batch_size >= spec.num_graphs:
+            raise OptionsError(
+                f"batch_size {batch_size} leaves no filler graph in num_graphs="
+                f"{spec.num_graphs}; lower it, or raise num_graphs"
+            )
+        return
+    if spec != "auto":
+        raise OptionsError(f"spec must be a BatchSpec or 'auto', got {spec!r}")
+    if strategy is Strategy.PADDED and (batch_size is None or num_nodes is not None):
+        raise OptionsError("padded batches are chosen by batch_size=, the graphs in each")
+    if (batch_size is None) == (num_nodes is None):
+        raise OptionsError(
+            "spec='auto' needs to know how large a batch should be: pass num_nodes= or batch_size="
+        )
+    for name, value in (("batch_size", batch_size), ("num_nodes", num_nodes)):
+        if value is not None and value < 1:
+            raise OptionsError(f"{name} must be at least 1, got {value}")
+
+
+def _to_spec(
+    store: GraphStore,
+    spec: BatchSpec | Literal["auto"],
+    strategy: Strategy,
+    batch_size: int | None,
+    num_nodes: int | None,
+) -> BatchSpec:
+    if isinstance(spec, BatchSpec):
+        return spec
+    if strategy is Strategy.PADDED:
+        assert batch_size is not None
+        return spec_of(store.schema, padded_slots(store.sizes, batch_size))
+    return spec_of(
+        store.schema, choose_slots(store.sizes, graphs=batch_size, nodes=num_nodes, reserve=1)
+    )
+
+
+def spec_of(schema: StoreSchema, slots: Mapping[str, int]) -> BatchSpec:
+    """Return slots by axis as a spec."""
+    if not schema.is_hetero:
+        return BatchSpec(max(slots["nodes"], 2), slots["edges"], slots["graphs"])
+    keys = [place.key for place in schema.places]
+    return BatchSpec(
+        {key: max(slots[node_axis(key)], 2) for key in keys if isinstance(key, str)},
+        {key: slots[edge_axis(key)] for key in keys if isinstance(key, tuple)},
+        slots["graphs"],
+    )

@@ -1,0 +1,182 @@
+"""What a store knows about its graphs: types, attributes, and which of them grow with what.
+
+An *axis* is anything that graphs have a number of: nodes and edges (by type, if there are types),
+and the own length of attributes that are neither, such as a text. Everything that follows an axis
+shares its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from torchkiln.core import StoreError
+
+# As in PyG: None for a homogeneous graph or for what concerns a heterogeneous one as a whole.
+PlaceKey = str | tuple[str, str, str] | None
+
+# Python values that PyG turns into a tensor when it batches, and the dtype that they are kept in.
+NUMBERS = {"int": "int64", "float": "float64", "bool": "bool"}
+# Kept as UTF-8, one piece of bytes a graph.
+TEXTS = ("text", "json")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of all graphs.
+
+    Attributes:
+        key: Its name.
+        kind: "tensor"; "int", "float" or "bool" (Python numbers); "text" or "json" (lists of
+            plain values); "num_nodes" (set explicitly, its values are those of the node axis).
+        axis: What its size follows; None if it is the same in every graph.
+        dtype: Name of the torch dtype; empty for texts and `num_nodes`.
+        shape: Of one graph's tensor, with -1 in the dimension that follows the axis.
+    """
+
+    key: str
+    kind: str
+    axis: str | None
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+    @property
+    def is_edge_index(self) -> bool:
+        return self.key == "edge_index"
+
+    @property
+    def is_stored(self) -> bool:
+        return self.kind != "num_nodes"
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of what one node, edge or graph has; columns are `[length, *item_shape]`."""
+        if self.axis is None:
+            return self.shape
+        return tuple(size for size in self.shape if size != -1)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "kind": self.kind,
+            "axis": self.axis,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The attributes that PyG keeps in one storage: of the graph, a node type or an edge type."""
+
+    key: PlaceKey
+    attributes: tuple[Attribute, ...]
+
+    @property
+    def has_edges(self) -> bool:
+        return any(a.axis is not None and a.axis.startswith("edges") for a in self.attributes)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoreSchema:
+    """All places in PyG's order; the first is that of the whole graph."""
+
+    is_hetero: bool
+    places: tuple[Place, ...]
+
+    @property
+    def node_axes(self) -> tuple[str, ...]:
+        if not self.is_hetero:
+            return ("nodes",)
+        return tuple(node_axis(place.key) for place in self.places if isinstance(place.key, str))
+
+    @property
+    def edge_axes(self) -> tuple[str, ...]:
+        if not self.is_hetero:
+            return ("edges",)
+        return tuple(edge_axis(place.key) for place in self.places if isinstance(place.key, tuple))
+
+    def stored(self) -> Iterator[tuple[str, Attribute]]:
+        """Yield every attribute that has a column, with the column's name."""
+        for place in self.places:
+            for attribute in place.attributes:
+                if attribute.is_stored:
+                    yield column_name(place.key, attribute.key), attribute
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "is_hetero": self.is_hetero,
+            "places": [
+                {"key": place.key, "attributes": [a.to_json() for a in place.attributes]}
+                for place in self.places
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> StoreSchema:
+        places = []
+        for place in values["places"]:
+            key = tuple(place["key"]) if isinstance(place["key"], list) else place["key"]
+            attributes = (
+                Attribute(**{**attribute, "shape": tuple(attribute["shape"])})
+                for attribute in place["attributes"]
+            )
+            places.append(Place(key, tuple(attributes)))
+        return cls(bool(values["is_hetero"]), tuple(places))
+
+
+def node_axis(key: PlaceKey) -> str:
+    return "nodes" if key is None else f"nodes:{key}"
+
+
+def edge_axis(key: PlaceKey) -> str:
+    return "edges" if key is None else f"edges:{','.join(key)}"
+
+
+def own_axis(key: PlaceKey, name: str) -> str:
+    return f"own:{column_name(key, name)}"
+
+
+def column_name(key: PlaceKey, name: str) -> str:
+    """Return the name of an attribute's column, unique in its store."""
+    if key is None:
+        return name
+    return f"{key if isinstance(key, str) else ','.join(key)}/{name}"
+
+
+def describe_place(key: PlaceKey) -> str:
+    return "" if key is None else f" of {key!r}"
+
+
+def check_exclude_keys(exclude_keys: Any) -> frozenset[str]:
+    if isinstance(exclude_keys, str):
+        raise StoreError(f"exclude_keys must be several names; pass [{exclude_keys!r}]")
+    return frozenset(exclude_keys)
+
+
+# torch dtypes that NumPy lacks, and those that hold their bits.
+_CARRIERS: dict[torch.dtype, torch.dtype] = {torch.bfloat16: torch.int16} | {
+    dtype: torch.uint8
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    if (dtype := getattr(torch, name, None)) is not None
+}
+
+
+def carrier_of(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype under which NumPy can hold the bits of `dtype`."""
+    return _CARRIERS.get(dtype, dtype)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

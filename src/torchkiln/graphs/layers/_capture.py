@@ -1,0 +1,36 @@
+"""What is entered around every capture of a program: static forms of PyG, and its own checks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torchkiln.graphs.layers._batch_form import find_form
+
+
+@contextlib.contextmanager
+def static_pyg(module: Any) -> Iterator[None]:
+    """Make PyG raise where it would compute a size from data, and replace what can be static."""
+    from torch import nn
+    from torch_geometric.experimental import experimental_mode
+
+    from torchkiln.graphs.layers._batch_norm import FillerWatch
+    from torchkiln.graphs.layers._catalog import substitutes
+    from torchkiln.graphs.layers._substitution import Substitute, substituted
+
+    watch = FillerWatch(module)
+    norms = nn.modules.batchnorm._BatchNorm
+    watching = Substitute(norms, "forward", watch.forward, wraps=True)
+    peek = module.register_forward_pre_hook(
+        lambda module, args, kwargs: watch.look(find_form(module, args, kwargs)),
+        with_kwargs=True,
+    )
+    try:
+        with (
+            experimental_mode("disable_dynamic_shapes"),
+            substituted((*substitutes(), watching)),
+        ):
+            yield
+    finally:
+        peek.remove()

@@ -1,0 +1,175 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from torchkiln import cli
+from torchkiln.packing import PackPlan
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def sizes_csv(tmp_path):
+    random = np.random.default_rng(0)
+    nodes = random.integers(3, 30, 2_000)
+    path = tmp_path / "sizes.csv"
+    np.savetxt(
+        path,
+        np.stack([nodes, nodes * 4], 1),
+        "%d",
+        delimiter=",",
+        header="nodes,edges",
+        comments="",
+    )
+    return path
+
+
+def run(capfd, *args):
+    code = cli.main(["plan", *map(str, args)])
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def test_the_table_compares_all_algorithms_with_padding(capfd, sizes_csv):
+    code, out, _ = run(capfd, "--sizes", sizes_csv, "--nodes", 256)
+    assert code == 0
+    for row in ("next_fit", "best_fit", "lpfhp", "pad each graph to the largest"):
+        assert row in out
+    assert "2,000 graphs; every batch has 256 nodes" in out
+    assert "pack(sizes, {'nodes': 256, 'edges': " in out
+
+
+def test_the_saved_plan_is_the_one_of_the_chosen_algorithm(capfd, sizes_csv, tmp_path):
+    target = tmp_path / "plan.npz"
+    code, _, err = run(
+        capfd,
+        *["--sizes", sizes_csv, "--graphs", 12, "--edges", 1000],
+        *["--algorithm", "next_fit", "--save", target],
+    )
+    assert code == 0, err
+    plan = PackPlan.load(target)
+    assert plan.algorithm == "next_fit"
+    assert plan.slots["edges"] == 1000
+    assert sorted(plan.indices.tolist()) == list(range(2_000))
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_the_picture_is_drawn_for_any_number_of_axes(capfd, tmp_path, axes):
+    sizes = np.random.default_rng(0).integers(3, 30, 500)
+    np.save(tmp_path / "sizes.npy", np.stack([sizes, sizes * 4, sizes * 2], 1)[:, :axes])
+    code, _, err = run(
+        capfd, "--sizes", tmp_path / "sizes.npy", "--nodes", 128, "--picture", tmp_path / "a.png"
+    )
+    assert code == 0, err
+    content = (tmp_path / "a.png").read_bytes()
+    assert content.startswith(PNG)
+    assert len(content) > 20_000
+
+
+def test_giants_are_told_in_one_line(capfd, tmp_path):
+    np.save(tmp_path / "sizes.npy", np.append(np.full(999, 5), 700))
+    code, out, err = run(capfd, "--sizes", tmp_path / "sizes.npy", "--nodes", 128)
+    assert code == 0
+    assert "every batch has 701 nodes" in out
+    assert err.startswith("note: 1 of 1,000 graphs are larger than a pack of the size asked for")
+    assert "split_giants" in err
+
+
+@pytest.mark.parametrize("kind", ["flat", "columns", "structured", "npz"])
+def test_size_files_of_numpy(capfd, tmp_path, kind):
+    nodes, edges = np.arange(3, 103), np.arange(3, 103) * 2
+    path = tmp_path / ("sizes.npz" if kind == "npz" else "sizes.npy")
+    if kind == "flat":
+        np.save(path, nodes)
+    elif kind == "columns":
+        np.save(path, np.stack([nodes, edges], 1))
+    elif kind == "structured":
+        array = np.zeros(100, dtype=[("nodes", np.int32), ("edges", np.int64)])
+        array["nodes"], array["edges"] = nodes, edges
+        np.save(path, array)
+    else:
+        np.savez(path, nodes=nodes, edges=edges)
+    code, out, err = run(capfd, "--sizes", path, "--nodes", 512)
+    assert code == 0, err
+    assert ("edges" in out) == (kind != "flat")
+
+
+def test_a_saved_store_can_be_planned(capfd, tmp_path):
+    import torch
+    from torch_geometric.data import Data
+
+    from torchkiln.graphs._store import GraphStore
+
+    ring = [
+        Data(x=torch.ones(n, 1), edge_index=torch.stack([torch.arange(n), torch.arange(n).roll(1)]))
+        for n in range(3, 43)
+    ]
+    GraphStore.from_dataset(ring, progress=False).save(tmp_path / "rings")
+    code, out, err = run(capfd, "--dataset", tmp_path / "rings", "--nodes", 128)
+    assert code == 0, err
+    assert "rings: share of slots" in out
+    assert "40 graphs; every batch has" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "remedy"),
+    [
+        ([], "--dataset qm9, --dataset DIRECTORY"),
+        (["--dataset", "qm7"], "unknown dataset 'qm7'; choose from: qm9"),
+        (["--sizes", "missing.csv"], "there is no file missing.csv"),
+        (["--sizes", "{csv}", "--algorithm", "magic"], "choose from next_fit, best_fit, lpfhp"),
+        (["--sizes", "{csv}", "--nodes", "99", "--graphs", "3"], "give one of them"),
+        (["--sizes", "{csv}", "--picture", "plan.bmp"], "end its name in .png, .svg, .pdf"),
+        (["--sizes", "{csv}", "--cutoff_angstrom", "6"], "--sizes has its own"),
+        (["--sizes", "{csv}", "--nodes", "256", "--edges", "40"], "raise slots to"),
+        (["--sizes", "{headless}"], "must begin with the names of its axes"),
+        (["--sizes", "{broken}"], "2 whole numbers in every line"),
+        (["--sizes", "{ragged}"], "2 whole numbers in every line"),
+        (["--sizes", "{empty}"], "there are no graphs to plan"),
+        (["--sizes", "{text}"], "save the sizes as one of them"),
+        (["--sizes", "{notnpy}"], "holds no plain array"),
+        (["--sizes", "{cube}"], r"has shape [2, 2, 2]; wanted are [graphs]"),
+    ],
+)
+def test_mistakes_get_the_remedy(capfd, sizes_csv, tmp_path, args, remedy):
+    files = {
+        "headless.csv": "3,4\n5,6\n",
+        "broken.csv": "nodes,edges\n3,4\n5,6.5\n",
+        "ragged.csv": "nodes,edges\n3,4\n5\n",
+        "empty.csv": "nodes,edges\n",
+        "text.txt": "3",
+        "notnpy.npy": "3",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2), int))
+    paths = {name.partition(".")[0]: tmp_path / name for name in [*files, "cube.npy"]}
+    code, _, err = run(capfd, *[arg.format(csv=sizes_csv, **paths) for arg in args])
+    assert code == 2
+    assert remedy in err
+    assert "Traceback" not in err
+
+
+def test_help_teaches_and_stays_light():
+    code = (
+        "import sys; from torchkiln.cli import main\n"
+        "try: main(['plan', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'numpy', 'numba', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    for option in ("--dataset", "--sizes", "--nodes", "--graphs", "--edges", "--picture"):
+        assert option in words
+    assert "directory of a saved GraphStore" in words

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torchkiln.datasets._array_cache import cached_arrays, data_dir
+
+
+def test_the_data_directory_is_named_by_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHKILN_DATA_DIR", str(tmp_path))
+    assert data_dir() == tmp_path
+    monkeypatch.delenv("TORCHKILN_DATA_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data_dir() == tmp_path / "torchkiln"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert data_dir() == Path.home() / ".cache" / "torchkiln"
+
+
+def never():
+    raise AssertionError("must not be built again")
+
+
+def test_arrays_are_built_once_for_each_name():
+    built = cached_arrays("numbers", lambda: {"a": np.arange(3), "b": np.ones((2, 2))})
+    kept = cached_arrays("numbers", never)
+    assert {name: array.tolist() for name, array in kept.items()} == {
+        name: array.tolist() for name, array in built.items()
+    }
+    with pytest.raises(AssertionError, match="again"):
+        cached_arrays("others", never)
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "emptied"])
+def test_a_damaged_file_is_replaced_with_a_warning(damage):
+    cached_arrays("numbers", lambda: {"a": np.arange(1000)})
+    path = data_dir() / "numbers.npz"
+    content = path.read_bytes()
+    middle = len(content) // 2
+    damaged = {
+        "cut": content[:middle],
+        "changed": content[:middle] + b"spam" + content[middle + 4 :],
+        "emptied": b"",
+    }
+    path.write_bytes(damaged[damage])
+    with pytest.warns(UserWarning, match=r"numbers.npz is damaged .* made anew"):
+        again = cached_arrays("numbers", lambda: {"a": np.arange(1000)})
+    assert again["a"].sum() == 999 * 500
+    assert cached_arrays("numbers", never)["a"].sum() == 999 * 500

@@ -1,0 +1,71 @@
+"""The static operations by their original names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+
+from poptorch_geometric import ops, override
+
+X = torch.randn(7, 4)
+EDGES = torch.tensor([[0, 1, 2, 3, 3, 5, 2], [1, 0, 1, 3, 2, 6, 2]])
+TYPES = torch.tensor([2, 0, 1, 1, 0, 2, 2])
+BATCH = torch.tensor([0, 0, 0, 1, 1, 1, 1])
+
+LAYERS = {
+    "ClusterGCNConv": (lambda m: m.ClusterGCNConv(4, 3, diag_lambda=0.3), (X, EDGES)),
+    "MFConv": (lambda m: m.MFConv(4, 3, max_degree=2), (X, EDGES)),
+    "HeteroLinear": (lambda m: m.HeteroLinear(4, 3, 3), (X, TYPES)),
+    "InstanceNorm": (
+        lambda m: m.InstanceNorm(4, affine=True, track_running_stats=True),
+        (X, BATCH, 2),
+    ),
+}
+
+
+def test_every_name_is_there():
+    assert all(hasattr(ops, name) for name in ops.__all__)
+    assert len(ops.__all__) == 10
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_static_layers_equal_pyg(name):
+    build, args = LAYERS[name]
+    original, static = build(pyg), build(ops)
+    assert isinstance(static, type(original))
+    static.load_state_dict(original.state_dict())
+    for _ in range(2):
+        expected, got = original(*args), static(*args)
+        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+    expected.square().sum().backward()
+    got.square().sum().backward()
+    for first, second in zip(original.parameters(), static.parameters(), strict=True):
+        if first.grad is not None:
+            torch.testing.assert_close(second.grad, first.grad, atol=1e-5, rtol=1e-5)
+    for first, second in zip(original.buffers(), static.buffers(), strict=True):
+        torch.testing.assert_close(first, second)
+
+
+def test_aggregation_does_not_read_indices():
+    ops.Aggregation().assert_sorted_index(torch.tensor([2, 1]))
+    with pytest.raises(ValueError, match="not sorted"):
+        pyg.Aggregation().assert_sorted_index(torch.tensor([2, 1]))
+
+
+def test_searches_mark_what_is_missing():
+    index = ops.knn(X, X, 4, BATCH, BATCH)
+    assert index.shape == (2, 28)
+    assert index.dtype == torch.int64
+    # The first example has three points, so each of them misses its fourth neighbour.
+    assert (index == -1).all(dim=0).view(7, 4).sum(dim=1).tolist() == [1, 1, 1, 0, 0, 0, 0]
+    assert ops.knn_graph(X, 2, BATCH, loop=True).shape == (2, 14)
+    assert ops.radius(X, X, 1.0, max_num_neighbors=3).shape == (2, 21)
+    assert ops.radius_graph(X, 1.0, loop=True).shape == (2, 49)
+
+
+def test_substitutions_are_active_inside_only():
+    original = pyg.MFConv.forward
+    with override.substitutions(torch.nn.Identity()):
+        assert pyg.MFConv.forward is not original
+    assert pyg.MFConv.forward is original
