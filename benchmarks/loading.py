@@ -3,10 +3,11 @@
     python benchmarks/loading.py [--root DIR] [--nodes 2000] [--rounds 5] [--seconds 2]
 
 All of QM9 (130,831 molecules, all attributes, names included), shuffled, about as many molecules a
-batch for everybody. PyG's batches are not padded, which is in its favour. PyG reads a list of `Data`
-and an `InMemoryDataset` (which keeps the graphs that it has made); the better one counts. One
-process on one core first; then with 2 workers. All are measured in turn, `--rounds` times for
-`--seconds` each; figures are medians. Prints a table and writes benchmarks/results/loading.json.
+batch for everybody. PyG's batches are not padded, which is in its favour. PyG reads a list of
+`Data` and an `InMemoryDataset` (which keeps the graphs that it has made); the better one counts.
+One process on one core first, all contenders in turn; then other processes on all cores, one
+contender after the other. `--rounds` times for `--seconds` each; figures are medians. Prints a
+table and writes benchmarks/results/loading.json.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from pathlib import Path
 
 from torchkiln.bench._threads import pin_threads
 
+CORES = sorted(os.sched_getaffinity(0))
 pin_threads(1)
 
 import torch
 from tqdm.auto import tqdm
 
+from torchkiln import Options
 from torchkiln.core import write_atomic
 from torchkiln.datasets import write_qm9_root
 from torchkiln.graphs import FixedSizeLoader, GraphStore
@@ -36,6 +39,7 @@ from torchkiln.graphs import FixedSizeLoader, GraphStore
 warnings.filterwarnings("ignore", module="torch")
 GOAL = 15.0
 NUM_WORKERS = 2
+COMBINED = Options(gradient_accumulation=8)
 
 
 def forever(loader: Iterable) -> Iterator:
@@ -73,7 +77,6 @@ def run(root: Path, num_nodes: int, rounds: int, seconds: float) -> dict:
     from torch_geometric.datasets import QM9
     from torch_geometric.loader import DataLoader
 
-    cores = sorted(os.sched_getaffinity(0))
     dataset = QM9(str(root))
     graphs = [dataset[index] for index in tqdm(range(len(dataset)), desc="List of graphs")]
     in_memory = GraphStore.from_dataset(dataset)
@@ -85,7 +88,7 @@ def run(root: Path, num_nodes: int, rounds: int, seconds: float) -> dict:
         spec = ours["torchkiln, in memory"].spec
         ours["torchkiln, mapped files"] = FixedSizeLoader(mapped, spec, shuffle=True)
         ours["torchkiln, 8 combined"] = FixedSizeLoader(
-            mapped, spec, shuffle=True, options=_combined(8)
+            mapped, spec, shuffle=True, options=COMBINED
         )
         size = round(len(graphs) / len(ours["torchkiln, in memory"]))
         pyg = {
@@ -96,9 +99,9 @@ def run(root: Path, num_nodes: int, rounds: int, seconds: float) -> dict:
             **{name: (forever(loader), size) for name, loader in pyg.items()},
             **{name: (forever(loader), len(graphs) / len(loader)) for name, loader in ours.items()},
         }
-        os.sched_setaffinity(0, cores[:1])
+        os.sched_setaffinity(0, CORES[:1])
         one = measure(alone, rounds, seconds)
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(0, CORES)
 
         several = {
             "PyG, list": DataLoader(
@@ -108,7 +111,7 @@ def run(root: Path, num_nodes: int, rounds: int, seconds: float) -> dict:
                 mapped, spec, shuffle=True, num_workers=NUM_WORKERS
             ),
             "torchkiln, 8 combined": FixedSizeLoader(
-                mapped, spec, shuffle=True, num_workers=NUM_WORKERS, options=_combined(8)
+                mapped, spec, shuffle=True, num_workers=NUM_WORKERS, options=COMBINED
             ),
             "torchkiln, one child ahead": FixedSizeLoader(mapped, spec, shuffle=True, mode="async"),
         }
@@ -125,16 +128,10 @@ def run(root: Path, num_nodes: int, rounds: int, seconds: float) -> dict:
         "num_graphs": len(graphs),
         "spec": str(spec),
         "graphs_a_batch": size,
-        "cores": len(cores),
+        "cores": len(CORES),
         "one_process": one,
         "workers": two,
     }
-
-
-def _combined(packs: int):
-    from torchkiln import Options
-
-    return Options(gradient_accumulation=packs)
 
 
 def report(result: dict) -> None:

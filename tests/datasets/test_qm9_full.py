@@ -12,7 +12,7 @@ from torchkiln.datasets import load_sizes, qm9_arrays, write_qm9_root
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(
         importlib.util.find_spec("qm9pack") is None,
         reason="needs qm9pack, the source of QM9 (pip install qm9pack)",

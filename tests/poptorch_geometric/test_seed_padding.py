@@ -149,7 +149,7 @@ def test_losses_are_drawn(notebook):
 
 @pytest.mark.slow
 @pytest.mark.inductor
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "fragment",
     [
@@ -168,7 +168,7 @@ def test_everything_printed_is_in_the_document(whole_notebook, fragment):
 
 @pytest.mark.slow
 @pytest.mark.inductor
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_losses_on_all_of_qm9_are_the_documents(whole_notebook):
     cell = whole_notebook.cell("poptorch_model.train()")
     numbers, losses = epochs(cell.printed)

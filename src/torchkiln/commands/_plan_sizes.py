@@ -32,7 +32,7 @@ def read_sizes(
     if Path(dataset).is_dir():
         if cutoff_angstrom is not None:
             raise OptionsError("--cutoff_angstrom counts edges of qm9; a saved store has its own")
-        from torchkiln.graphs._store import GraphStore
+        from torchkiln.graphs import GraphStore
 
         return Path(dataset).name, GraphStore.open(dataset).sizes
     from torchkiln.datasets import load_sizes

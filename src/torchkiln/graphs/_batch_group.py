@@ -1,4 +1,4 @@
-"""Several batches made at once, in one piece of memory that other processes can see."""
+"""Several batches made at once, in one piece of memory that is sent to another process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-import torch.utils.data
 from torch import Tensor
 
 from torchkiln.graphs._collate import Collator
@@ -28,10 +27,7 @@ def group_size(collator: Collator) -> int:
 @final
 @dataclass(frozen=True, slots=True)
 class BatchGroup:
-    """Batches before they are wrapped; row `i` of `memory` is batch `i`.
-
-    Not a tuple, into which torch's workers would look for things to convert.
-    """
+    """Batches before they are wrapped; row `i` of `memory` is batch `i`."""
 
     memory: Tensor
     texts: list[tuple[list[Any], ...]]
@@ -56,17 +52,10 @@ class GroupMaker:
     def __call__(self, item: WorkItem) -> BatchGroup:
         """Return the batches of an item."""
         trim = None if self._trim_seed is None else (self._trim_seed, item.epoch)
-        memory = _new_memory(len(item.batches), self._collator.num_bytes)
+        shape = (len(item.batches), self._collator.num_bytes)
+        memory = torch.empty(shape, dtype=torch.uint8)
         texts = [
             self._collator.gather(packs, trim=trim, memory=row).texts
             for packs, row in zip(item.batches, memory, strict=True)
         ]
         return BatchGroup(memory, texts)
-
-
-def _new_memory(num_batches: int, num_bytes: int) -> Tensor:
-    if torch.utils.data.get_worker_info() is None:
-        return torch.empty(num_batches, num_bytes, dtype=torch.uint8)
-    # Shared from the start; torch would copy it to such memory.
-    storage = torch.UntypedStorage._new_shared(num_batches * num_bytes)
-    return torch.tensor([], dtype=torch.uint8).set_(storage).view(num_batches, num_bytes)

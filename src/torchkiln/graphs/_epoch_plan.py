@@ -47,44 +47,43 @@ class WorkItems(Sequence[WorkItem]):
         epoch: Which one.
         plan: Its packs.
         num_packs: Packs in a batch.
-        group_size: Batches in an item; the last one may have fewer.
-        begin: First item.
+        group_size: Batches in a group; the last one may have fewer.
+        groups: Which of them, by number; None is all.
     """
 
     def __init__(
-        self, epoch: int, plan: PackPlan, num_packs: int, group_size: int, begin: int = 0
+        self,
+        epoch: int,
+        plan: PackPlan,
+        num_packs: int,
+        group_size: int,
+        groups: range | None = None,
     ) -> None:
         self._epoch = epoch
         self._plan = plan
         self._num_packs = num_packs
         self._group_size = group_size
-        self._begin = begin
-
-    @property
-    def num_batches(self) -> int:
-        return len(self._plan) // self._num_packs
+        self._num_batches = len(plan) // num_packs
+        self._groups = range(-(-self._num_batches // group_size)) if groups is None else groups
 
     def __len__(self) -> int:
-        return max(-(-self.num_batches // self._group_size) - self._begin, 0)
+        return len(self._groups)
 
     @overload
     def __getitem__(self, index: int) -> WorkItem: ...
     @overload
     def __getitem__(self, index: slice) -> WorkItems: ...
     def __getitem__(self, index: Any) -> Any:
-        """Return one item, or those from one on."""
-        if isinstance(index, slice):
-            assert index.stop is None, "only the rest of an epoch is ever asked for"
-            begin = self._begin + (index.start or 0)
-            return WorkItems(self._epoch, self._plan, self._num_packs, self._group_size, begin)
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        first = (self._begin + index) * self._group_size
+        """Return one group, or some of them."""
+        chosen = self._groups[index]
+        if isinstance(chosen, range):
+            return WorkItems(self._epoch, self._plan, self._num_packs, self._group_size, chosen)
+        first = chosen * self._group_size
         return WorkItem(
             self._epoch,
             [
                 [self._plan[batch * self._num_packs + pack] for pack in range(self._num_packs)]
-                for batch in range(first, min(first + self._group_size, self.num_batches))
+                for batch in range(first, min(first + self._group_size, self._num_batches))
             ],
         )
 
@@ -147,6 +146,10 @@ class EpochPlanner:
     def items(self, epoch: int, *, group_size: int = 1) -> WorkItems:
         """Return the batches of this process."""
         return WorkItems(epoch, self.plan(epoch), self._num_packs, group_size)
+
+    def num_batches(self, epoch: int) -> int:
+        """Return how many they are."""
+        return len(self.plan(epoch)) // self._num_packs
 
     def plan(self, epoch: int) -> PackPlan:
         """Return the packs of this process."""

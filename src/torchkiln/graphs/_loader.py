@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, final
 
 from torchkiln.core import Options, OptionsError
-from torchkiln.data import LoaderMode
+from torchkiln.data import LoaderError, LoaderMode
 from torchkiln.graphs._batch_group import GroupMaker, group_size
 from torchkiln.graphs._collate import Collator
 from torchkiln.graphs._epoch_plan import (
@@ -17,8 +16,9 @@ from torchkiln.graphs._epoch_plan import (
     padded_slots,
     to_choice,
 )
+from torchkiln.graphs._lanes import Lanes
 from torchkiln.graphs._layout import read_limits
-from torchkiln.graphs._resumable import ResumableLoader
+from torchkiln.graphs._resumable import Position
 from torchkiln.graphs._schema import StoreSchema, edge_axis, node_axis
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs._store import GraphStore
@@ -56,9 +56,9 @@ class FixedSizeLoader:
         pad: What filler holds.
         defaults: Values of filler graphs for attributes that are not tensors.
         exclude_keys: Attributes to leave out.
-        num_workers: Processes that make batches, under torch's `DataLoader`.
-        mode: "sync", or "async" to make batches ahead in a child process while the program runs.
-        async_options: Arguments of `torchkiln.data.AsyncPrefetcher`.
+        num_workers: Child processes that make batches ahead, while the program runs.
+        mode: "sync", or "async", which is one worker if `num_workers` says nothing else.
+        async_options: Arguments of `torchkiln.data.AsyncPrefetcher`, which each worker is.
 
     Raises:
         BatchTooLarge: A graph does not fit, and `oversize` is "error".
@@ -122,18 +122,23 @@ class FixedSizeLoader:
             exclude_keys=exclude_keys,
         )
         trim = self._planner.oversize is Oversize.TRIM
-        separate = num_workers > 0 or mode not in (LoaderMode.SYNC, LoaderMode.SYNC.value)
-        self._group_size = group_size(self._collator) if separate else 1
-        self._groups = ResumableLoader(
-            functools.partial(self._planner.items, group_size=self._group_size),
+        num_lanes = num_workers or int(_is_async(mode))
+        if async_options and not num_lanes:
+            raise LoaderError(
+                f"async_options {dict(async_options)!r} have no meaning without other processes; "
+                "pass mode='async' or num_workers"
+            )
+        self._group_size = group_size(self._collator) if num_lanes else 1
+        self._lanes = Lanes(
+            self._planner,
             GroupMaker(self._collator, seed if trim else None),
             identity={**self._planner.identity(), "trim_seed": seed if trim else None},
-            num_workers=num_workers,
-            mode=mode,
+            num_lanes=num_lanes,
+            group_size=self._group_size,
             async_options=async_options,
         )
-        self._begin = 0  # batches of its epoch that the next iterator leaves out
-        self._reached = (0, 0)  # epoch, and batches of it that were handed out
+        self._next = Position(0, 0)  # where the next iterator begins
+        self._reached = Position(0, 0)  # what the program has been given so far
         self._running: int | None = None  # epoch of the iterator that is in use
 
     @property
@@ -150,13 +155,9 @@ class FixedSizeLoader:
         return self._options
 
     @property
-    def mode(self) -> LoaderMode:
-        return self._groups.mode
-
-    @property
     def epoch(self) -> int:
         """The epoch that is being iterated over, or else the one that comes next."""
-        return self._groups.epoch if self._running is None else self._running
+        return self._next.epoch if self._running is None else self._running
 
     @property
     def plan(self) -> PackPlan:
@@ -165,7 +166,7 @@ class FixedSizeLoader:
 
     def num_batches(self, epoch: int) -> int:
         """Return how many items an epoch has; equal in all processes."""
-        return self._planner.items(epoch).num_batches
+        return self._planner.num_batches(epoch)
 
     def __len__(self) -> int:
         """Return the number of items in `epoch`, exactly; a shuffle may change it by a few."""
@@ -173,35 +174,33 @@ class FixedSizeLoader:
 
     # A generator on purpose: an iterator that is never advanced must not count as an epoch.
     def __iter__(self) -> Iterator[Any]:
-        epoch, begin = self._groups.epoch, self._begin
-        self._begin = 0
-        self._reached = (epoch, begin)
-        position = begin // self._group_size * self._group_size
+        epoch, begin = self._reached = self._next
+        self._next = Position(epoch + 1, 0)
+        self._running = epoch
+        first_group = begin // self._group_size
+        position = first_group * self._group_size
         try:
-            for group in self._groups:
+            for group in self._lanes.read(epoch, first_group):
                 for gathered in group:
                     position += 1
                     if position > begin:
-                        self._running = epoch
-                        self._reached = (epoch, position)
+                        self._reached = Position(epoch, position)
                         yield self._collator.wrap(gathered)
-            self._reached = (epoch + 1, 0)
+            self._reached = Position(epoch + 1, 0)
         finally:
             if self._running == epoch:
                 self._running = None
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iterator begin `epoch`."""
-        self._groups.set_epoch(epoch)
-        self._begin = 0
-        self._reached = (epoch, 0)
+        self._next = self._reached = Position(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is, in plain JSON types; the same in every process."""
         epoch, done = self._reached
         if done >= self.num_batches(epoch):
             epoch, done = epoch + 1, 0
-        return {**self._groups.state_dict(), "epoch": epoch, "done": done}
+        return {"epoch": epoch, "done": done, "identity": self._lanes.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iterator begin with the batch that followed when `state` was taken.
@@ -209,20 +208,24 @@ class FixedSizeLoader:
         Raises:
             LoaderError: It was taken from a loader with other data, sizes, seed or processes.
         """
-        done = state["done"]
-        self._groups.load_state_dict({**state, "done": done // self._group_size})
-        self._begin = done
-        self._reached = (state["epoch"], done)
+        self._lanes.check(state)
+        self._next = self._reached = Position(state["epoch"], state["done"])
 
     def terminate(self) -> None:
         """End all processes of the loader; a new iterator starts them again."""
-        self._groups.terminate()
+        self._lanes.terminate()
 
     def __repr__(self) -> str:
         return (
             f"FixedSizeLoader({len(self._store):,} graphs in {len(self):,} batches of "
             f"{self._options.combined_factor} x {self._spec})"
         )
+
+
+def _is_async(mode: LoaderMode | str) -> bool:
+    if mode not in (LoaderMode.SYNC, LoaderMode.ASYNC, "sync", "async"):
+        raise LoaderError(f"mode must be one of 'sync', 'async'; got {mode!r}")
+    return LoaderMode(mode) is LoaderMode.ASYNC
 
 
 def _check_target(
