@@ -276,8 +276,22 @@ def test_a_collator_can_be_sent_to_another_process(store):
 
 def test_what_another_process_gathered_is_wrapped_here(store):
     collator = Collator(store, SPEC)
-    sent = pickle.loads(pickle.dumps(collator.gather([[1, 2]])))
-    assert_same_graph(collator.wrap(sent), collate(store, [1, 2], SPEC))
+    sent = pickle.loads(pickle.dumps(collator.gather([[[1, 2]]])))
+    assert_same_graph(collator.wrap(sent, 0), collate(store, [1, 2], SPEC))
+
+
+@pytest.mark.parametrize("combined", [False, True])
+def test_batches_made_together_are_those_made_alone(store, combined):
+    batches = [[[1, 2]], [[]], [[7, 3, 5]]]
+    if combined:
+        batches = [[*batch, [4]] for batch in batches]
+    collator = Collator(store, SPEC, num_packs=2 if combined else None)
+    together = collator.gather(batches)
+    for number, packs in enumerate(batches):
+        got = collator.wrap(together, number)
+        assert_same_graph(got, collator(packs))
+        if not combined:
+            assert_same_graph(got[0], collator(packs)[0])
 
 
 def test_tensors_are_aligned(store):

@@ -127,6 +127,15 @@ def test_a_column_of_another_shape_is_found(directory):
         GraphStore.open(directory)
 
 
+def test_offsets_that_lead_outside_are_found_without_verification(directory):
+    path = next(directory.glob("offsets-*-nodes.npy"))
+    content = bytearray(path.read_bytes())
+    content[-16:-8] = (10**9).to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="contradict"):
+        GraphStore.open(directory)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
-from torch import Tensor
-
 from torchkiln.graphs._gather import Gathered, Gatherer, Pack
 from torchkiln.graphs._induced import TrimKey
 from torchkiln.graphs._layout import plan_layout
@@ -111,20 +109,20 @@ class Collator:
         defaults: Mapping[str, Any] | None = None,
         exclude_keys: Iterable[str] = (),
     ) -> None:
-        combined = num_packs is not None
+        self._store = store
+        self._combined = num_packs is not None
+        self._num_packs = 1 if num_packs is None else num_packs
+        self._defaults = dict(defaults or {})
         excluded = check_exclude_keys(exclude_keys)
-        layout = plan_layout(
+        self._plan = functools.partial(
+            plan_layout,
             store.schema,
             spec,
-            num_packs=1 if num_packs is None else num_packs,
-            combined=combined,
+            combined=self._combined,
             masks=masks,
             pad=pad or PadValues(),
             exclude_keys=excluded,
         )
-        self._num_bytes = layout.num_bytes
-        self._gatherer = Gatherer(store, layout, defaults or {})
-        self._wrapper = Wrapper(store.schema, layout, combined=combined)
         self._remake = functools.partial(
             Collator,
             store,
@@ -132,38 +130,49 @@ class Collator:
             num_packs=num_packs,
             masks=masks,
             pad=pad,
-            defaults=dict(defaults or {}),
+            defaults=self._defaults,
             exclude_keys=excluded,
         )
+        self._tools: dict[int, tuple[Gatherer, Wrapper]] = {}
+        self._num_bytes = self._plan(num_packs=self._num_packs).num_bytes
 
     def __reduce__(self) -> Any:
         return self._remake, ()
 
     def __call__(self, packs: Sequence[Pack], *, trim: TrimKey | None = None) -> Any:
         """Return the batch of these packs of graphs."""
-        return self.wrap(self.gather(packs, trim=trim))
+        return self.wrap(self.gather([packs], trim=trim), 0)
 
     @property
     def num_bytes(self) -> int:
         """Memory that a batch takes."""
         return self._num_bytes
 
-    def gather(
-        self,
-        packs: Sequence[Pack],
-        *,
-        trim: TrimKey | None = None,
-        memory: Tensor | None = None,
-    ) -> Gathered:
-        """Return a batch in the form that a process sends to the one that calls `wrap`.
+    def gather(self, batches: Sequence[Sequence[Pack]], *, trim: TrimKey | None = None) -> Gathered:
+        """Return batches in the form that a process sends to the one that calls `wrap`.
+
+        Several at once are faster: what Python does is done once for all of them.
 
         Args:
-            packs: The graphs of each mini-batch.
+            batches: Of each, its packs of graphs.
             trim: See `collate`.
-            memory: Where to put it, `num_bytes` of uint8; None takes new memory.
         """
-        return self._gatherer.gather(packs, trim, memory)
+        gatherer, _ = self._tools_for(len(batches))
+        packs = [pack for batch in batches for pack in batch]
+        return Gathered(len(batches), *gatherer.gather(packs, trim))
 
-    def wrap(self, gathered: Gathered) -> Any:
-        """Return the `Batch` that lies in this memory."""
-        return self._wrapper.wrap(gathered)
+    def wrap(self, gathered: Gathered, number: int) -> Any:
+        """Return one of the batches that `gathered` holds."""
+        _, wrapper = self._tools_for(gathered.num_batches)
+        return wrapper.wrap(gathered, number)
+
+    def _tools_for(self, num_batches: int) -> tuple[Gatherer, Wrapper]:
+        if num_batches not in self._tools:
+            layout = self._plan(num_packs=num_batches * self._num_packs)
+            self._tools[num_batches] = (
+                Gatherer(self._store, layout, self._defaults),
+                Wrapper(
+                    self._store.schema, layout, num_batches=num_batches, combined=self._combined
+                ),
+            )
+        return self._tools[num_batches]

@@ -41,7 +41,7 @@ class WorkItem(NamedTuple):
 
 @final
 class WorkItems(Sequence[WorkItem]):
-    """The batches of an epoch in groups: processes exchange fewer, larger messages.
+    """The batches of an epoch, in groups that are made together.
 
     Args:
         epoch: Which one.

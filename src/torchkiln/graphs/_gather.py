@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -25,11 +25,20 @@ Pack = Sequence[int] | Counts
 _GRAPHS = "graphs"
 
 
-class Gathered(NamedTuple):
-    """A batch before it is a `Batch`: its memory, and the lists that its texts become."""
+@final
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Batches before they are `Batch` objects.
 
+    Attributes:
+        num_batches: How many there are.
+        memory: All of them: attribute after attribute, each batch after batch.
+        texts: For each batch, the lists that its texts become.
+    """
+
+    num_batches: int
     memory: Tensor
-    texts: tuple[list[Any], ...]
+    texts: list[tuple[list[Any], ...]]
 
 
 @dataclass(slots=True)
@@ -59,6 +68,8 @@ class Gatherer:
         self._columns: Columns = store.columns
         self._layout = layout
         self._defaults = dict(defaults)
+        # Kernels get addresses, which the columns and the layout keep valid: taking a dozen arrays
+        # apart for every batch takes longer than copying what is in them.
         self._sources = [_as_bytes(self._columns.arrays[copy.column]) for copy in layout.copies]
         limits = {**layout.limits, _GRAPHS: layout.num_graphs}
         self._rows = {axis: row for row, axis in enumerate(limits)}
@@ -66,6 +77,22 @@ class Gatherer:
         self._capacities = np.array(
             [limit - (not axis.startswith("edges")) for axis, limit in limits.items()]
         )[:, None]
+        self._offsets = np.array(
+            [self._columns.offsets[axis].ctypes.data for axis in layout.limits], dtype=np.int64
+        )
+        self._copies = np.array(
+            [
+                (
+                    source.ctypes.data,
+                    self._rows[copy.axis or _GRAPHS],
+                    copy.at,
+                    copy.item_bytes,
+                    copy.filling.ctypes.data,
+                )
+                for copy, source in zip(layout.copies, self._sources, strict=True)
+            ],
+            dtype=np.int64,
+        ).reshape(-1, 5)
         ptr = {axis: slots[1] for axis, slots in layout.batch.items()} | layout.edge_ptr
         batch = {axis: slots[0] for axis, slots in layout.batch.items()}
         self._frame = tuple(self._places(slots) for slots in (batch, ptr, layout.masks))
@@ -81,9 +108,9 @@ class Gatherer:
         return np.array([slots[axis].at if axis in slots else -1 for axis in self._rows])
 
     def gather(
-        self, packs: Sequence[Pack], trim: TrimKey | None, memory: Tensor | None = None
-    ) -> Gathered:
-        """Return the batch of these packs, in new memory if none is given."""
+        self, packs: Sequence[Pack], trim: TrimKey | None
+    ) -> tuple[Tensor, list[tuple[list[Any], ...]]]:
+        """Return the memory of these packs, and of each the lists of its texts."""
         layout, kernels = self._layout, self._kernels
         assert len(packs) == layout.num_packs, f"{len(packs)} packs for {layout.num_packs}"
         graphs, ends = self._join(packs)
@@ -91,13 +118,9 @@ class Gatherer:
         cuts = self._cut(graphs, ends, entries, trim) if trim is not None else {}
         self._spread(entries)
 
-        if memory is None:
-            memory = torch.empty(layout.num_bytes, dtype=torch.uint8)
+        memory = torch.empty(layout.num_bytes, dtype=torch.uint8)
         target = memory.numpy()
         integers = target.view(np.int64)
-        rows = {
-            axis: (entries.starts[row], entries.counts[row]) for axis, row in self._rows.items()
-        }
         kernels.write_frame(
             entries.counts,
             entries.totals,
@@ -107,26 +130,24 @@ class Gatherer:
             integers,
             target,
         )
-        for copy, source in zip(layout.copies, self._sources, strict=True):
-            starts, counts = rows[copy.axis or _GRAPHS]
-            kernels.gather(source, target, copy.at, starts, counts, copy.item_bytes, copy.filling)
+        kernels.gather(self._copies, entries.starts, entries.counts, target)
         for edges in layout.edges:
-            starts, counts = rows[edges.axis]
+            row = self._rows[edges.axis]
             kernels.gather_edges(
                 self._columns.arrays[edges.column],
                 target.view(_integer(edges)),
                 edges.slot.at,
                 layout.limits[edges.axis],
                 layout.num_graphs,
-                starts,
-                counts,
+                entries.starts[row],
+                entries.counts[row],
                 integers,
                 edges.source_ptr.at,
                 edges.target_ptr.at,
             )
         for entry, (graph, cut) in cuts.items():
             self._write_cut(entry, graph, cut, entries.counts, target)
-        return Gathered(memory, self._write_values(rows[_GRAPHS][0], ends, memory))
+        return memory, self._write_values(entries.starts[-1], entries.totals[-1], memory)
 
     def _join(self, packs: Sequence[Pack]) -> tuple[Counts, Counts]:
         """Return where all graphs lie in the store, and where each pack ends."""
@@ -147,16 +168,7 @@ class Gatherer:
         starts = np.empty(shape, dtype=np.int64)
         counts = np.empty(shape, dtype=np.int64)
         totals = np.empty((len(self._rows), num_packs), dtype=np.int64)
-        for axis, row in self._rows.items():
-            if axis == _GRAPHS:
-                kernels.locate_graphs(
-                    graphs, ends, num_graphs, starts[row], counts[row], totals[row]
-                )
-            else:
-                offsets = self._columns.offsets[axis]
-                kernels.locate(
-                    offsets, graphs, ends, num_graphs, starts[row], counts[row], totals[row]
-                )
+        kernels.locate(self._offsets, graphs, ends, num_graphs, starts, counts, totals)
         return _Entries(starts, counts, totals)
 
     def _spread(self, entries: _Entries) -> None:
@@ -240,36 +252,42 @@ class Gatherer:
                 shift = integers[ptr.at + pack * (layout.num_graphs + 1) + place]
                 index[pack, side, before : before + ends.shape[1]] = ends[side] + shift
 
-    def _write_values(self, starts: Counts, ends: Counts, memory: Tensor) -> tuple[list[Any], ...]:
-        """Write Python numbers, and return the lists of texts."""
+    def _write_values(
+        self, starts: Counts, num_real: Counts, memory: Tensor
+    ) -> list[tuple[list[Any], ...]]:
+        """Write Python numbers, and return the lists of texts of each pack."""
         layout = self._layout
         if not (layout.numbers or layout.texts):
-            return ()
+            return [()] * layout.num_packs
         is_filler = starts < 0
-        imitated = starts.copy()
-        for pack in range(layout.num_packs):
-            part = slice(pack * layout.num_graphs, (pack + 1) * layout.num_graphs)
-            # A batch without graphs imitates the first one of the store.
-            first = starts[part.start] if ends[pack + 1] > ends[pack] else None
-            imitated[part][is_filler[part]] = (
-                self._store.physical([0])[0] if first is None else first
-            )
+        by_pack = starts.reshape(layout.num_packs, layout.num_graphs)
+        # Filler imitates the first graph; a pack without graphs the first one of the store.
+        first = np.where(num_real > 0, by_pack[:, 0], self._store.physical([0])[0])
+        imitated = np.where(by_pack < 0, first[:, None], by_pack)
         for column, slot in layout.numbers:
-            values = self._columns.arrays[column][imitated]
+            values = self._columns.arrays[column][imitated.ravel()]
             if slot.key in self._defaults:
                 values[is_filler] = self._defaults[slot.key]
             memory.view(slot.dtype)[slot.at :][: len(values)].copy_(torch.from_numpy(values))
-        return tuple(self._texts(text, imitated, int(ends[-1])) for text in layout.texts)
+        columns = [self._texts(text, imitated, num_real.tolist()) for text in layout.texts]
+        return [tuple(lists) for lists in zip(*columns, strict=True)] or [()] * layout.num_packs
 
-    def _texts(self, text: Text, imitated: Counts, num_real: int) -> list[Any]:
+    def _texts(self, text: Text, imitated: Counts, num_real: list[int]) -> list[list[Any]]:
         attribute = text.attribute
         assert attribute.axis is not None
         # All filler graphs show the same, so one more than the real ones is enough.
-        shown = imitated[: num_real + 1]
+        shown = np.concatenate(
+            [graphs[: real + 1] for graphs, real in zip(imitated, num_real, strict=True)]
+        )
         column = self._columns.arrays[text.column]
         found = decode_texts(column, self._columns.offsets[attribute.axis], shown, attribute.kind)
-        filler = self._defaults.get(attribute.key, found.pop())
-        return found + [filler] * (len(imitated) - num_real)
+        lists, begin = [], 0
+        for real in num_real:
+            end = begin + real
+            filler = self._defaults.get(attribute.key, found[end])
+            lists.append(found[begin:end] + [filler] * (self._layout.num_graphs - real))
+            begin = end + 1
+        return lists
 
 
 def _integer(edges: Edges) -> np.dtype[Any]:

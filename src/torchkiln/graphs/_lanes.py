@@ -7,9 +7,39 @@ from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from torchkiln.data import LoaderMode
-from torchkiln.graphs._batch_group import BatchGroup, GroupMaker
-from torchkiln.graphs._epoch_plan import EpochPlanner, WorkItems
+from torchkiln.graphs._collate import Collator
+from torchkiln.graphs._epoch_plan import EpochPlanner, WorkItem, WorkItems
+from torchkiln.graphs._gather import Gathered
 from torchkiln.graphs._resumable import ResumableLoader
+
+# What Python does for a batch takes longer than copying a small one, and so does telling another
+# process about it: small ones are made and sent together.
+_MAX_GROUP = 8
+_MAX_GROUP_BYTES = 4 * 2**20
+
+
+def group_size_for(collator: Collator) -> int:
+    """Return how many batches to make at once."""
+    return max(1, min(_MAX_GROUP, _MAX_GROUP_BYTES // max(collator.num_bytes, 1)))
+
+
+@final
+class GroupMaker:
+    """Gathers the batches of a work item, in any process.
+
+    Args:
+        collator: Makes them.
+        trim_seed: Graphs that are too large are trimmed by this seed; None: there are none.
+    """
+
+    def __init__(self, collator: Collator, trim_seed: int | None) -> None:
+        self._collator = collator
+        self._trim_seed = trim_seed
+
+    def __call__(self, item: WorkItem) -> Gathered:
+        """Return the batches of an item."""
+        trim = None if self._trim_seed is None else (self._trim_seed, item.epoch)
+        return self._collator.gather(item.batches, trim=trim)
 
 
 @final
@@ -57,9 +87,9 @@ class Lanes:
     def identity(self) -> dict[str, Any]:
         return dict(self._identity)
 
-    def read(self, epoch: int, begin: int) -> Iterator[BatchGroup]:
+    def read(self, epoch: int, begin: int) -> Iterator[Gathered]:
         """Yield the groups of an epoch from number `begin` on."""
-        started: dict[int, Iterator[BatchGroup]] = {}
+        started: dict[int, Iterator[Gathered]] = {}
         for group in range(begin, len(self._planner.items(epoch, group_size=self._group_size))):
             lane = group % len(self._lanes)
             if lane not in started:
@@ -74,7 +104,7 @@ class Lanes:
         for lane in self._lanes:
             lane.terminate()
 
-    def _start(self, lane: int, epoch: int, done: int) -> Iterator[BatchGroup]:
+    def _start(self, lane: int, epoch: int, done: int) -> Iterator[Gathered]:
         loader = self._lanes[lane]
         if loader.epoch != epoch or done:
             state = {"epoch": epoch, "done": done, "identity": self._identity}

@@ -7,7 +7,6 @@ from typing import Any, Literal, final
 
 from torchkiln.core import Options, OptionsError
 from torchkiln.data import LoaderError, LoaderMode
-from torchkiln.graphs._batch_group import GroupMaker, group_size
 from torchkiln.graphs._collate import Collator
 from torchkiln.graphs._epoch_plan import (
     EpochPlanner,
@@ -16,7 +15,7 @@ from torchkiln.graphs._epoch_plan import (
     padded_slots,
     to_choice,
 )
-from torchkiln.graphs._lanes import Lanes
+from torchkiln.graphs._lanes import GroupMaker, Lanes, group_size_for
 from torchkiln.graphs._layout import read_limits
 from torchkiln.graphs._resumable import Position
 from torchkiln.graphs._schema import StoreSchema, edge_axis, node_axis
@@ -128,7 +127,7 @@ class FixedSizeLoader:
                 f"async_options {dict(async_options)!r} have no meaning without other processes; "
                 "pass mode='async' or num_workers"
             )
-        self._group_size = group_size(self._collator) if num_lanes else 1
+        self._group_size = group_size_for(self._collator)
         self._lanes = Lanes(
             self._planner,
             GroupMaker(self._collator, seed if trim else None),
@@ -181,11 +180,11 @@ class FixedSizeLoader:
         position = first_group * self._group_size
         try:
             for group in self._lanes.read(epoch, first_group):
-                for gathered in group:
+                for number in range(group.num_batches):
                     position += 1
                     if position > begin:
                         self._reached = Position(epoch, position)
-                        yield self._collator.wrap(gathered)
+                        yield self._collator.wrap(group, number)
             self._reached = Position(epoch + 1, 0)
         finally:
             if self._running == epoch:

@@ -264,12 +264,12 @@ class GraphStore:
 
 def decode_texts(column: Array, offsets: Counts, graphs: Counts, kind: str) -> list[Any]:
     """Return the texts of some graphs, or the lists that they stand for."""
-    from torchkiln.graphs._collate_kernels import gather
+    from torchkiln.graphs._collate_kernels import gather_pieces
 
     starts = offsets[graphs]
     lengths = offsets[graphs + 1] - starts
     together = np.empty(int(lengths.sum()), dtype=np.uint8)
-    gather(column, together, 0, starts, lengths, 1, together)
+    gather_pieces(column, together, starts, lengths)
     data = together.tobytes()
     ends = lengths.cumsum().tolist()
     if data.isascii():

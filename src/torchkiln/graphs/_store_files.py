@@ -122,9 +122,13 @@ def open_columns(directory: Path, *, verify: bool) -> tuple[Columns, str]:
 
 
 def _fits(columns: Columns) -> bool:
+    """Tell whether everything that kernels read lies inside the columns."""
     num_graphs = columns.num_graphs
-    if num_graphs < 1 or any(len(o) != num_graphs + 1 for o in columns.offsets.values()):
-        return False
+    for offsets in columns.offsets.values():
+        if offsets.dtype != np.int64 or offsets.shape != (num_graphs + 1,) or num_graphs < 1:
+            return False
+        if offsets[0] != 0 or (np.diff(offsets) < 0).any():
+            return False
     return all(
         columns.arrays[name].dtype == column_dtype(attribute)
         and columns.arrays[name].shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any, final
 
@@ -25,24 +26,36 @@ from torchkiln.graphs._schema import (
 
 @final
 class Wrapper:
-    """Makes `Batch` objects of one layout; needs no store, so it can be in any process."""
+    """Makes `Batch` objects of one layout; needs no store, so it can be in any process.
 
-    def __init__(self, schema: StoreSchema, layout: Layout, *, combined: bool) -> None:
+    Args:
+        schema: Of the store.
+        layout: Of `num_batches` batches together.
+        num_batches: In how many batches its packs are cut.
+        combined: Whether a batch has the form for programs, or that of PyG.
+    """
+
+    def __init__(
+        self, schema: StoreSchema, layout: Layout, *, num_batches: int, combined: bool
+    ) -> None:
         self._schema = schema
         self._layout = layout
         self._combined = combined
         self._prototype: Any = None
         slots = (*layout.slots, *layout.edge_ptr.values())
         # Attribute access adds up over all tensors of all batches.
-        self._views = [(s.dtype, s.shape, s.stride, s.at) for s in slots]
+        self._views = []
+        for slot in slots:
+            shape = (slot.shape[0] // num_batches, *slot.shape[1:])
+            self._views.append((slot.dtype, shape, slot.stride, slot.at, math.prod(shape)))
         self._number = {slot: number for number, slot in enumerate(slots)}
         self._texts = [(text.place, text.attribute.key) for text in layout.texts]
         self._steps = [list(self._steps_of(place)) for place in schema.places]
         self._memories = [] if combined else [self._memory_of(place) for place in schema.places]
 
-    def wrap(self, gathered: Gathered) -> Any:
-        """Return the batch; its tensors share the memory."""
-        tensors = self._make_views(gathered.memory)
+    def wrap(self, gathered: Gathered, number: int) -> Any:
+        """Return one of the batches; its tensors share the memory."""
+        tensors = self._make_views(gathered.memory, number)
         batch = copy.copy(self._make_prototype())
         for place, steps, store in zip(self._schema.places, self._steps, batch.stores, strict=True):
             # Straight into the dict: setting items through the storage looks for caches to clear,
@@ -52,7 +65,7 @@ class Wrapper:
                 if kind == "tensor":
                     mapping[key] = tensors[value]
                 elif kind == "text":
-                    mapping[key] = gathered.texts[value]
+                    mapping[key] = gathered.texts[number][value]
                 else:
                     mapping[key] = value
             if not self._combined and "num_nodes" in store:
@@ -63,15 +76,15 @@ class Wrapper:
             self._remember_graphs(batch, tensors)
         return batch
 
-    def _make_views(self, memory: Tensor) -> list[Tensor]:
+    def _make_views(self, memory: Tensor, number: int) -> list[Tensor]:
         typed: dict[torch.dtype, tuple[Tensor, int]] = {}
         tensors = []
-        for dtype, shape, stride, at in self._views:
+        for dtype, shape, stride, at, size in self._views:
             if dtype not in typed:
                 view = memory.view(dtype)
                 typed[dtype] = (view, int(view.storage_offset()))
             view, offset = typed[dtype]
-            tensors.append(view.as_strided(shape, stride, offset + at))
+            tensors.append(view.as_strided(shape, stride, offset + at + number * size))
         return tensors
 
     def _make_prototype(self) -> Any:
