@@ -7,9 +7,9 @@ from typing import Any
 
 from torch_geometric.data import HeteroData
 
+from poptorch_geometric.collate import original_errors
 from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from poptorch_geometric.pyg_dataloader import OverSizeStrategy
-from torchkiln.core import BatchTooLarge
 from torchkiln.graphs._pad import MaskNames, pad_batch
 
 _MASKS = MaskNames(node="nodes_mask", edge="edges_mask", graph="graphs_mask")
@@ -55,11 +55,12 @@ class SubgraphCollater:
         """Return the padded batch; the first `protected_nodes` are never trimmed.
 
         Raises:
+            AssertionError: if the options lack a type of the sub-graph.
             RuntimeError: if the sub-graph is too large.
         """
         if isinstance(data, HeteroData) and not self._options.is_hetero():
             self._options.to_hetero(data.node_types, data.edge_types)
-        try:
+        with original_errors():
             return pad_batch(
                 [data],
                 self._options.to_spec(),
@@ -73,6 +74,3 @@ class SubgraphCollater:
                 follow_batch=self._follow_batch,
                 exclude_keys=self._exclude_keys,
             )
-        except BatchTooLarge as error:
-            # poptorch's loader would make it a poptorch.Error, which is no RuntimeError.
-            raise RuntimeError(str(error)) from error

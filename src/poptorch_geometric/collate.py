@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,11 +14,13 @@ from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from torchkiln.core import BatchTooLarge, OptionsError
 from torchkiln.graphs._combine import combine
 from torchkiln.graphs._errors import GraphError
+from torchkiln.graphs._levels import Level, count, find_levels
 from torchkiln.graphs._pad import MaskNames, pad_batch
 
 __all__ = ["CombinedBatchingCollater", "FixedSizeCollater", "make_exclude_keys"]
 
 _MASKS = MaskNames(node="nodes_mask", edge="edges_mask", graph="graphs_mask")
+_NUM_EXAMPLES = 100  # graphs of a dataset that are asked what an attribute belongs to
 
 
 class FixedSizeCollater:
@@ -51,6 +54,16 @@ class FixedSizeCollater:
         self.trim_edges = trim_edges
         self.follow_batch = list(follow_batch or ())
         self.exclude_keys = list(exclude_keys or ())
+        self._dataset: Any = None
+
+    def read_levels_from(self, dataset: Any) -> None:
+        """Read from these graphs what attributes belong to where a mini-batch cannot tell.
+
+        That is one of graphs with a single node or edge each: an attribute with one entry could
+        describe it, or the graph.
+        """
+        if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+            self._dataset = dataset
 
     def __call__(self, data_list: list[Any]) -> Any:
         """Return the padded batch.
@@ -74,10 +87,23 @@ class FixedSizeCollater:
                 masks=_MASKS if self.add_masks_to_batch else False,
                 trim_nodes=self.trim_nodes,
                 trim_edges=self.trim_edges,
-                levels=self._label_level(data_list),
+                levels=self._find_levels(data_list),
                 follow_batch=self.follow_batch,
                 exclude_keys=self.exclude_keys,
             )
+
+    def _find_levels(self, data_list: list[Any]) -> dict[str, str]:
+        levels = self._label_level(data_list)
+        if self._dataset is not None and _has_only_tiny_graphs(data_list):
+            return {**self._dataset_levels, **levels}
+        return levels
+
+    @functools.cached_property
+    def _dataset_levels(self) -> dict[str, str]:
+        samples = [self._dataset[i] for i in range(min(len(self._dataset), _NUM_EXAMPLES))]
+        excluded = {*self.exclude_keys, "y"}  # labels have a rule of their own
+        found = find_levels(samples, count(samples), exclude=excluded)[None]
+        return {name: level.value for name, level in found.items() if level is not Level.CONSTANT}
 
     def _label_level(self, data_list: list[Any]) -> dict[str, str]:
         """Return the level of `y`, by the original's rule: nodes or graphs, and no doubt."""
@@ -124,6 +150,14 @@ class CombinedBatchingCollater:
                 f"size {size}; use drop_last=True"
             )
         return combine([self.collater(batch[i : i + size]) for i in range(0, len(batch), size)])
+
+
+def _has_only_tiny_graphs(data_list: list[Any]) -> bool:
+    if not all(isinstance(data, Data) for data in data_list):
+        return False
+    return all(data.num_nodes == 1 for data in data_list) or all(
+        data.num_edges == 1 for data in data_list
+    )
 
 
 def make_exclude_keys(include_keys: Iterable[str], data: Any) -> tuple[str, ...]:

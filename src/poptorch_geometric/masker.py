@@ -87,8 +87,9 @@ class PreLayerMasker(LayerMasker):
 def _masked_first(
     layer: Callable[..., Any], masker: Callable[[Entries, Tensor | None], Entries]
 ) -> Callable[..., Any]:
-    def masked(*args: Tensor, mask: Tensor | None = None) -> Any:
-        entries = masker(args[0] if len(args) == 1 else args, mask)
-        return layer(*entries) if isinstance(entries, tuple) else layer(entries)
+    def masked(*args: Any, mask: Tensor | None = None) -> Any:
+        if len(args) == 1:
+            return layer(masker(args[0], mask))
+        return layer(*masker(args, mask))
 
     return masked

@@ -1,7 +1,8 @@
 """The operations that programs use in place of PyG's, by their original names.
 
-Searches mark missing neighbours by -1 in both rows (spec section 10.1). The layers are PyG's with
-the same parameters, so their weights can be loaded into each other.
+Searches mark missing neighbours by -1 in both rows (spec section 10.1); graphs without loops have
+such entries in programs only, where shapes are static. The layers are PyG's with the same
+parameters, so their weights can be loaded into each other.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch_geometric.nn as _pyg
+from torch import Tensor
 
+from poptorch import isRunningOnIpu
+from torchkiln.graphs import layers as _layers
 from torchkiln.graphs.layers import _convolutions as _static
 from torchkiln.graphs.layers import _norms as _static_norms
-from torchkiln.graphs.layers import knn, knn_graph, knn_interpolate, radius, radius_graph
+from torchkiln.graphs.layers import knn, knn_interpolate, radius
 
 __all__ = [
     "Aggregation",
@@ -26,6 +30,43 @@ __all__ = [
     "radius",
     "radius_graph",
 ]
+
+
+def knn_graph(
+    x: Tensor,
+    k: int,
+    batch: Tensor | None = None,
+    loop: bool = False,
+    flow: str = "source_to_target",
+    cosine: bool = False,
+    num_workers: int = 1,
+    batch_size: int | None = None,
+) -> Tensor:
+    """Return edges to the `k` nearest points of the same example, by increasing distance."""
+    edges = _layers.knn_graph(x, k, batch, loop, flow, cosine, num_workers, batch_size)
+    return edges if loop else _drop_missing(edges)
+
+
+def radius_graph(
+    x: Tensor,
+    r: float,
+    batch: Tensor | None = None,
+    loop: bool = False,
+    max_num_neighbors: int | None = 32,
+    flow: str = "source_to_target",
+    num_workers: int = 1,
+    batch_size: int | None = None,
+) -> Tensor:
+    """Return edges to the nearest points of the same example within the distance `r`."""
+    edges = _layers.radius_graph(
+        x, r, batch, loop, max_num_neighbors, flow, num_workers, batch_size
+    )
+    return edges if loop else _drop_missing(edges)
+
+
+def _drop_missing(edges: Tensor) -> Tensor:
+    """Return edges without those that lead nowhere, which plain PyG cannot use."""
+    return edges if isRunningOnIpu() else edges[:, edges[0] >= 0]
 
 
 class Aggregation(_pyg.Aggregation):

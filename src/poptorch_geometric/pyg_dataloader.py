@@ -113,10 +113,13 @@ class FixedSizeDataLoader(torch.utils.data.DataLoader):
         exclude_keys: list[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        older = take_older_keywords(kwargs, batch_size)
-        if fixed_size_options is None:
-            fixed_size_options = older
-        fixed_size_options = _check_sizes(dataset, batch_size, fixed_size_options)
+        older, collater_settings = take_older_keywords(kwargs, batch_size)
+        if older is not None and fixed_size_options is not None:
+            raise ValueError(
+                "Sizes are given twice: by fixed_size_options and by num_nodes, num_edges or "
+                "collater_args; keep fixed_size_options"
+            )
+        fixed_size_options = _check_sizes(dataset, batch_size, fixed_size_options or older)
         if "collate_fn" in kwargs:
             raise AssertionError(
                 "FixedSizeDataLoader collates by itself and takes no collate_fn; use "
@@ -139,14 +142,16 @@ class FixedSizeDataLoader(torch.utils.data.DataLoader):
             kwargs.update(batch_size=batch_size - 1, shuffle=shuffle)
         else:
             kwargs.update(batch_sampler=batch_sampler)
+        settings = {
+            "add_masks_to_batch": add_pad_masks,
+            "trim_nodes": over_size_strategy.trims_nodes,
+            "trim_edges": over_size_strategy.trims_edges,
+            **collater_settings,
+        }
         collater = FixedSizeCollater(
-            fixed_size_options,
-            add_masks_to_batch=add_pad_masks,
-            trim_nodes=over_size_strategy.trims_nodes,
-            trim_edges=over_size_strategy.trims_edges,
-            follow_batch=follow_batch,
-            exclude_keys=exclude_keys,
+            fixed_size_options, follow_batch=follow_batch, exclude_keys=exclude_keys, **settings
         )
+        collater.read_levels_from(dataset)
         mini_batch_size = batch_size - 1 if batch_sampler is None else None
         super().__init__(
             dataset=dataset, collate_fn=self._combining(collater, mini_batch_size), **kwargs

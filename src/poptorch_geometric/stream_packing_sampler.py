@@ -80,7 +80,8 @@ class StreamPackingSampler(Sampler[list[int]]):
             (self.max_num_edges, self._sizes.edges),
         ):
             if isinstance(limits, Mapping):
-                columns += [(counts[kind], limit) for kind, limit in limits.items()]
+                # Sizes may name types that no graph has.
+                columns += [(counts[kind], limits[kind]) for kind in counts if kind in limits]
         return columns
 
     def __iter__(self) -> Iterator[list[int]]:

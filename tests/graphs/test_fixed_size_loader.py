@@ -155,9 +155,10 @@ def test_leaving_early_begins_the_next_epoch(make):
     assert tags(loader) == tags(other)
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"num_workers": 1}, {"mode": "async"}])
-@pytest.mark.parametrize("taken", [1, 4])
+@pytest.mark.parametrize("kwargs", [{}, {"num_workers": 2}, {"mode": "async"}])
+@pytest.mark.parametrize("taken", [1, 8, 13])
 def test_a_run_resumes_within_an_epoch(make, kwargs, taken):
+    kwargs = {**kwargs, "spec": BatchSpec(9, 10, 3)}  # more batches than are made at once
     straight = make(shuffle=True, **kwargs)
     tags(straight)
     expected = [tags(straight), tags(straight)]

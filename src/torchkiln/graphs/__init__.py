@@ -11,7 +11,12 @@ from torchkiln.graphs._pad import MaskNames, pad_batch
 from torchkiln.graphs._partition import partition_graph
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs._store import GraphStore
-from torchkiln.graphs.layers import make_static
+from torchkiln.graphs.layers import (
+    batch_form,
+    make_static,
+    provide_point_layers,
+    route_missing,
+)
 
 __all__ = [
     # shapes
@@ -32,5 +37,8 @@ __all__ = [
     "NeighborSampler",
     "partition_graph",
     # models
+    "batch_form",
     "make_static",
+    "provide_point_layers",
+    "route_missing",
 ]

@@ -14,11 +14,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchkiln.core import StoreError
+from torchkiln.graphs._axes import Counts, assign_axes
 from torchkiln.graphs._flatten import (
-    Counts,
     Flattener,
     OpenSink,
-    assign_axes,
     axes_of,
     check_graph_class,
     describe_store,

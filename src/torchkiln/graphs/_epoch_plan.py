@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchkiln.core import BatchTooLarge, OptionsError, warn_user
+from torchkiln.graphs._axes import Counts
 from torchkiln.packing import PackPlan, pack
 
-Sizes = Mapping[str, NDArray[np.int64]]
-Counts = NDArray[np.int64]
+Sizes = Mapping[str, Counts]
 
 
 class Strategy(enum.Enum):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import BatchTooLarge
+from torchkiln.graphs._axes import Counts
 from torchkiln.graphs._columns import Array, Columns
 from torchkiln.graphs._filler import spread, spread_filler
-from torchkiln.graphs._flatten import Counts
 from torchkiln.graphs._induced import Cut, TrimKey, cut_graph
 from torchkiln.graphs._layout import Edges, Layout, Slot, Text
 from torchkiln.graphs._schema import edge_axis, node_axis

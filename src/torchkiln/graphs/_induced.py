@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchkiln.graphs._axes import Counts
 from torchkiln.graphs._columns import Columns
-from torchkiln.graphs._flatten import Counts
 from torchkiln.graphs._schema import PlaceKey, column_name, edge_axis, node_axis
 
 # (seed, epoch): with the graph's index, it decides what is cut off.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torchkiln.core import OptionsError
 from torchkiln.graphs._errors import GraphError
 from torchkiln.graphs._levels import Level
-from torchkiln.graphs._pad import _pad_value as pad_value
+from torchkiln.graphs._pad import pad_value as pad_value
 from torchkiln.graphs._schema import (
     NUMBERS,
     TEXTS,

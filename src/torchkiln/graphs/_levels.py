@@ -199,6 +199,6 @@ def _find_level(
         raise GraphError(
             f"every graph of the batch has one node or one edge, and attribute {name!r} has one "
             f"entry: it could describe that, or the graph; pass levels={{{name!r}: 'graph'}} (or "
-            "'node', 'edge')"
+            f"'node', 'edge'), or leave it out with exclude_keys=[{name!r}]"
         )
     return Level.NODE if as_nodes else Level.EDGE if as_edges else Level.GRAPH

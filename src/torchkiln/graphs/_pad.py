@@ -252,7 +252,7 @@ def _filler_graph(
                 has_nodes = level is Level.EDGE or all(num_nodes.values())
                 filling: float = 0 if has_nodes else -1
             else:
-                filling = _pad_value(name, level, pad, value.dtype)
+                filling = pad_value(name, level, pad, value.dtype)
             store[name] = torch.full(shape, filling, dtype=value.dtype, device=value.device)
         if kind in num_nodes and ("num_nodes" in store or not _tells_num_nodes(names)):
             store["num_nodes"] = num_nodes[kind]
@@ -272,7 +272,7 @@ def _numbers_nodes(sample: Any, kind: StoreKey, name: str, value: Tensor) -> boo
     return bool(torch.as_tensor(sample.__inc__(name, value, store_at(sample, kind))).any())
 
 
-def _pad_value(name: str, level: Level, pad: PadValues, dtype: torch.dtype) -> float:
+def pad_value(name: str, level: Level, pad: PadValues, dtype: torch.dtype) -> float:
     if name in _SPLITS:
         return False
     chosen = {Level.NODE: pad.node, Level.EDGE: pad.edge, Level.GRAPH: pad.graph}[level]

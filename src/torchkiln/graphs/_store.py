@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from torchkiln.core import StoreError
+from torchkiln.graphs._axes import Counts
 from torchkiln.graphs._columns import Array, Columns, flat_columns, flatten_in_memory, read_only
-from torchkiln.graphs._flatten import Counts
 from torchkiln.graphs._schema import (
     NUMBERS,
     TEXTS,

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, final
 import numpy as np
 
 from torchkiln.core import StoreError, sha256_file
+from torchkiln.graphs._axes import Counts
 from torchkiln.graphs._columns import (
     Array,
     Columns,
@@ -33,7 +34,7 @@ from torchkiln.graphs._columns import (
     feed,
     read_only,
 )
-from torchkiln.graphs._flatten import Counts, Flattener
+from torchkiln.graphs._flatten import Flattener
 from torchkiln.graphs._schema import StoreSchema
 
 _FORMAT = "torchkiln graph store"

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx, nn
@@ -42,6 +43,7 @@ def build_package(
                 without_fused_recurrence(module),
                 progress.watch_compiler(),
                 _without_own_warnings(),
+                _concatenated_in_memory_of_their_own(),
             ):
                 files[name] = aot_compile(graph, tuple(inputs), options=options)
         except Exception as error:
@@ -87,6 +89,31 @@ def _prepare(entry: Entry) -> tuple[fx.GraphModule, list[torch.Tensor]]:
             for t in entry.inputs
         ]
     return entry.graph, inputs
+
+
+@contextlib.contextmanager
+def _concatenated_in_memory_of_their_own() -> Iterator[None]:
+    """Let no buffer that was written in place become a part of a concatenated tensor.
+
+    Inductor (torch 2.13) makes the inputs of a concatenation slices of its result. If one of them
+    was written in place (scatter_reduce and relatives), later readers of the slice do not keep the
+    whole alive, and its memory is given to another tensor before they read: wrong numbers. Such an
+    input is copied instead.
+    """
+    from torch._inductor import ir
+    from torch._inductor.virtualized import V
+
+    original = ir.ConcatKernel.can_realize_into_without_copy.__func__  # type: ignore[attr-defined]
+
+    def can_realize(cls: Any, src: Any, dst: Any = None) -> bool:
+        if ir.try_get_name(src) in V.graph.mutated_buffers:
+            return False
+        return bool(original(cls, src, dst))
+
+    with mock.patch.object(
+        ir.ConcatKernel, "can_realize_into_without_copy", classmethod(can_realize)
+    ):
+        yield
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ itself; `real` picks the rows of the result that belong to real graphs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -256,10 +256,7 @@ CONVS = [
         note="pass neg_edge_index= in training; its own attention loss counts filler edges",
     ),
     looped("FAConv", F, call=lambda m, s: m(s.x, s.x2, s.edge_index)),
-    replace(
-        looped("EGConv", F, F, num_heads=2, aggregators=["symnorm", "mean", "max"]),
-        note="default backend: NaN gradients if `max` is combined with another aggregator",
-    ),
+    looped("EGConv", F, F, num_heads=2, aggregators=["symnorm", "mean", "max"]),
     looped("PDNConv", F, F, edge_dim=D, hidden_channels=6, call=xea),
     conv("GeneralConv", F, F, D, attention=True, call=xea),
     Recipe("HGTConv", "conv", lambda: pyg.HGTConv(F, F, METADATA, heads=2), hetero),
