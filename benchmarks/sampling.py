@@ -34,9 +34,9 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
 from torchkiln.core import write_atomic
-from torchkiln.graphs._neighbor_loader import FixedSizeNeighborLoader
-from torchkiln.graphs._neighbors import NeighborSampler
-from torchkiln.graphs._partition import partition_graph
+from torchkiln.graphs.loaders._neighbor_loader import FixedSizeNeighborLoader
+from torchkiln.graphs.sampling._neighbors import NeighborSampler
+from torchkiln.graphs.sampling._partition import partition_graph
 
 NUM_NODES = 200_000
 NUM_EDGES = 1_000_000

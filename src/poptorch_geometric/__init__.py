@@ -16,7 +16,7 @@ from poptorch_geometric.dataloader import (
 )
 from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from poptorch_geometric.types import PyGArgsParser, registerCustomArgParsers
-from torchkiln.graphs._provide_sampling import provide_partition, provide_sampler
+from torchkiln.graphs.sampling._provide_sampling import provide_partition, provide_sampler
 
 registerCustomArgParsers()
 # PyG's own cluster and neighbour loaders work without its compiled packages from here on.

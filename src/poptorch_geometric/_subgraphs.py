@@ -10,7 +10,7 @@ from torch_geometric.data import HeteroData
 from poptorch_geometric.collate import original_errors
 from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from poptorch_geometric.pyg_dataloader import OverSizeStrategy
-from torchkiln.graphs._pad import MaskNames, pad_batch
+from torchkiln.graphs.batches._pad import MaskNames, pad_batch
 
 _MASKS = MaskNames(node="nodes_mask", edge="edges_mask", graph="graphs_mask")
 

@@ -12,10 +12,10 @@ from torch_geometric.data import Data, HeteroData
 
 from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from torchkiln.core import BatchTooLarge, OptionsError
-from torchkiln.graphs._combine import combine
 from torchkiln.graphs._errors import GraphError
 from torchkiln.graphs._levels import Level, count, find_levels
-from torchkiln.graphs._pad import MaskNames, pad_batch
+from torchkiln.graphs.batches._combine import combine
+from torchkiln.graphs.batches._pad import MaskNames, pad_batch
 
 __all__ = ["CombinedBatchingCollater", "FixedSizeCollater", "make_exclude_keys"]
 

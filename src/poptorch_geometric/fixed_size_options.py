@@ -9,7 +9,8 @@ from typing import Any, Self
 from torch_geometric.data import HeteroData
 
 from torchkiln.graphs import BatchSpec, PadValues
-from torchkiln.graphs._dataset_sizes import dataset_sizes
+from torchkiln.graphs._spec import to_sizes
+from torchkiln.graphs.store._dataset_sizes import dataset_sizes
 
 __all__ = ["FixedSizeOptions"]
 
@@ -29,8 +30,8 @@ class FixedSizeOptions:
         pad_graph_defaults: Values of padding graphs for attributes that are not tensors.
 
     Raises:
-        ValueError: if `num_graphs` leaves no room for a padding graph, or a pad value is not
-            finite.
+        ValueError: if `num_graphs` leaves no room for a padding graph, a size is not a whole
+            number, or a pad value is not finite.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class FixedSizeOptions:
         pad_graph_defaults: dict[str, Any] | None = None,
     ) -> None:
         _require_two_graphs("num_graphs", num_graphs)
-        self.num_nodes = num_nodes
+        self.num_nodes: Sizes = to_sizes("num_nodes", num_nodes)
         if not num_edges:
-            total = _total(num_nodes)
+            total = _total(self.num_nodes)
             num_edges = total * (total - 1)
-        self.num_edges = num_edges
-        self.num_graphs = num_graphs
+        self.num_edges: Sizes = to_sizes("num_edges", num_edges)
+        self.num_graphs: int = to_sizes("num_graphs", num_graphs)
         self.node_pad_value = 0.0 if node_pad_value is None else node_pad_value
         self.edge_pad_value = 0.0 if edge_pad_value is None else edge_pad_value
         self.graph_pad_value = 0.0 if graph_pad_value is None else graph_pad_value

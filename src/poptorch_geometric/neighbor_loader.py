@@ -16,8 +16,8 @@ from poptorch_geometric._subgraphs import SubgraphCollater
 from poptorch_geometric.collate import CombinedBatchingCollater
 from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from poptorch_geometric.pyg_dataloader import OverSizeStrategy
-from torchkiln.graphs._neighbor_loader import ADDED_LEVELS, drop_varying
-from torchkiln.graphs._subgraphs import find_data_levels
+from torchkiln.graphs.loaders._neighbor_loader import ADDED_LEVELS, drop_varying
+from torchkiln.graphs.loaders._subgraphs import find_data_levels
 
 
 class PyGFixedSizeNeighborLoader(torch.utils.data.DataLoader):

@@ -10,7 +10,7 @@ from torch_geometric.loader import ClusterData, ClusterLoader
 from poptorch_geometric._subgraphs import SubgraphCollater
 from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from poptorch_geometric.pyg_dataloader import OverSizeStrategy
-from torchkiln.graphs._subgraphs import find_data_levels
+from torchkiln.graphs.loaders._subgraphs import find_data_levels
 
 _UNSUPPORTED = ("collate_fn", "batch_sampler", "shuffle", "exclude_keys")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
-from torchkiln.graphs._dataset_sizes import DatasetSizes, dataset_sizes
+from torchkiln.graphs.store._dataset_sizes import DatasetSizes, dataset_sizes
 
 __all__ = ["StreamPackingSampler"]
 

@@ -101,7 +101,7 @@ def test_a_saved_store_can_be_planned(capfd, tmp_path):
     import torch
     from torch_geometric.data import Data
 
-    from torchkiln.graphs._store import GraphStore
+    from torchkiln.graphs.store._store import GraphStore
 
     ring = [
         Data(x=torch.ones(n, 1), edge_index=torch.stack([torch.arange(n), torch.arange(n).roll(1)]))

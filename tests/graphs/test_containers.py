@@ -12,10 +12,10 @@ from torchkiln.core import ShapeChanged
 from torchkiln.data import flatten, rebuild
 from torchkiln.data._structure import paths
 from torchkiln.graphs import BatchSpec
-from torchkiln.graphs._combine import combine
 from torchkiln.graphs._containers import GraphContainer
 from torchkiln.graphs._errors import GraphError
-from torchkiln.graphs._pad import pad_batch
+from torchkiln.graphs.batches._combine import combine
+from torchkiln.graphs.batches._pad import pad_batch
 from torchkiln.runtime._builder import _constants
 from torchkiln.runtime._fast_key import fast_key
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from _pg_graphs import WROTE, make_graph, make_graphs, make_hetero
@@ -12,6 +13,8 @@ from poptorch_geometric import FixedSizeDataLoader, FixedSizeOptions, FixedSizeS
 from poptorch_geometric.collate import FixedSizeCollater
 from poptorch_geometric.masker import NoMasker, PreLayerMasker
 from poptorch_geometric.neighbor_loader import FixedSizeNeighborLoader
+from torchkiln.core import OptionsError
+from torchkiln.graphs import BatchSpec
 
 POINTS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [3.0, 0.0], [10.0, 0.0]])
 EXAMPLES = torch.tensor([0, 0, 0, 1])
@@ -147,3 +150,25 @@ def test_sizes_are_given_once():
             num_nodes=50,
             fixed_size_options=FixedSizeOptions(60, 60, 3),
         )
+
+
+@pytest.mark.parametrize("number", [np.int64, np.int32, torch.tensor])
+def test_sizes_may_be_numbers_of_arrays_and_tensors(number):
+    options = FixedSizeOptions(number(20), number(30), number(3))
+    assert (type(options.num_nodes), type(options.num_graphs)) == (int, int)
+    spec = BatchSpec(number(20), number(30), number(3))
+    assert (type(spec.num_edges), type(spec.num_graphs)) == (int, int)
+    batch = FixedSizeCollater(options)(make_graphs(2))
+    assert (batch.x.shape, batch.edge_index.shape) == ((20, 3), (2, 30))
+    typed = FixedSizeOptions({"author": number(20), "paper": number(9)}, {WROTE: number(15)}, 3)
+    batch = FixedSizeCollater(typed)([make_hetero(), make_hetero()])
+    assert batch["paper"].x.shape == (9, 3)
+
+
+def test_sizes_that_are_no_whole_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"num_nodes.*20\.5"):
+        FixedSizeOptions(20.5, 30)
+    with pytest.raises(OptionsError, match=r"num_nodes.*20\.5"):
+        BatchSpec(20.5, 30, 2)
+    with pytest.raises(ValueError, match=r"num_edges.*'30'"):
+        FixedSizeOptions(20, {WROTE: "30"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ class BatchSpec:
     num_graphs: int
 
     def __post_init__(self) -> None:
+        for name in ("num_nodes", "num_edges", "num_graphs"):
+            object.__setattr__(self, name, to_sizes(name, getattr(self, name)))
         if isinstance(self.num_nodes, Mapping) != isinstance(self.num_edges, Mapping):
             raise OptionsError(
                 "num_nodes and num_edges must both be numbers, or both be dicts by type; got "
@@ -71,3 +74,13 @@ class PadValues:
                     f"the pad value of {name} is {value}, which would turn masked sums and "
                     "gradients into NaN; use a finite number"
                 )
+
+
+def to_sizes(name: str, size: Any) -> Any:
+    """Return sizes as Python's own numbers: those of NumPy and torch are no int."""
+    if isinstance(size, Mapping):
+        return {kind: to_sizes(f"{name} of {kind!r}", number) for kind, number in size.items()}
+    try:
+        return operator.index(size)
+    except TypeError:
+        raise OptionsError(f"{name} must be a whole number, got {size!r}") from None

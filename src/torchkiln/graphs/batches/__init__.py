@@ -1,0 +1,1 @@
+"""Fixed-size batches, gathered from a store or padded from a list."""

@@ -1,0 +1,1 @@
+"""Epochs of fixed-size batches: order, processes, resume."""

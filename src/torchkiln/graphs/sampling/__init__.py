@@ -1,0 +1,1 @@
+"""Parts of one large graph: clusters and sampled neighbourhoods, without compiled packages."""

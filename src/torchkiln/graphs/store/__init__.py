@@ -1,0 +1,1 @@
+"""Graphs as flat arrays, in memory or mapped from a directory."""
