@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from torchkiln.core import (
     ArgumentError,
     BatchSizeError,
+    DynamicShapeError,
     OptionsError,
     TorchkilnError,
 )
@@ -82,6 +83,10 @@ class UnrecoverableError(Error):
     """A device failure that no reset cures; never raised here, kept for `except` clauses."""
 
 
+class ShapeError(Error, ValueError):
+    """Forward computes a size from data; PyG raises a ValueError for that, which programs catch."""
+
+
 class ConfigFileError(Exception):
     """A line of an options file cannot be applied."""
 
@@ -115,5 +120,7 @@ def translated() -> Iterator[None]:
     except OptionsError as error:
         message = f"These options cannot make a program: {in_original_words(error)}"
         raise Error(message) from error
+    except DynamicShapeError as error:
+        raise ShapeError(in_original_words(error)) from error
     except TorchkilnError as error:
         raise Error(in_original_words(error)) from error

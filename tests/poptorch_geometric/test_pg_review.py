@@ -7,6 +7,7 @@ import pytest
 import torch
 from _pg_graphs import WROTE, make_graph, make_graphs, make_hetero
 from torch_geometric.data import HeteroData
+from torch_geometric.nn import global_mean_pool
 
 import poptorch
 from poptorch_geometric import FixedSizeDataLoader, FixedSizeOptions, FixedSizeStrategy, ops
@@ -172,3 +173,14 @@ def test_sizes_that_are_no_whole_numbers_are_refused():
         BatchSpec(20.5, 30, 2)
     with pytest.raises(ValueError, match=r"num_edges.*'30'"):
         FixedSizeOptions(20, {WROTE: "30"})
+
+
+def test_a_size_computed_from_data_is_a_value_error_as_in_the_original():
+    class Pooled(torch.nn.Module):
+        def forward(self, x, batch):
+            return global_mean_pool(x, batch)
+
+    model = poptorch.inferenceModel(Pooled())
+    with pytest.raises(ValueError, match="Dynamic shapes disabled") as caught:
+        model(torch.ones(4, 2), torch.zeros(4, dtype=torch.long))
+    assert isinstance(caught.value, poptorch.Error)
