@@ -15,6 +15,7 @@ from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 from torchkiln import data
 from torchkiln.data import (
+    CombinedLoading,
     EmptyDatasetError,
     LoaderMode,
     PartitionError,
@@ -37,7 +38,7 @@ _START_METHODS = {
 }
 
 
-class DataLoader(data.DataLoader):
+class DataLoader(TorchDataLoader, CombinedLoading):
     """torch's loader with batches for all micro-batches of a call.
 
     Args:
@@ -78,7 +79,8 @@ class DataLoader(data.DataLoader):
         self._poptorch_options = options
         self._has_batch_sampler = batch_sampler is not None
         with _translated():
-            super().__init__(
+            CombinedLoading.__init__(
+                self,
                 options._to_torchkiln(),
                 dataset,
                 batch_size,
@@ -108,11 +110,11 @@ class DataLoader(data.DataLoader):
         """Batches in a pass; with a batch sampler, by the original's rule, its own length."""
         if self._has_batch_sampler:
             return TorchDataLoader.__len__(self)
-        return super().__len__()
+        return CombinedLoading.__len__(self)
 
     def __iter__(self) -> Iterator[Any]:
         with _translated():
-            batches = super().__iter__()
+            batches = CombinedLoading.__iter__(self)
         return _Translating(batches)
 
 
@@ -139,7 +141,7 @@ class AsynchronousDataAccessor:
         sharing_strategy: SharingStrategy = SharingStrategy.ForkServer,
         rebatched_size: int | None = None,
     ) -> None:
-        if isinstance(dataset, data.DataLoader):
+        if isinstance(dataset, CombinedLoading):
             _check_loader(dataset, rebatched_size)
         require(
             rebatched_size is None or rebatched_size > 1,
@@ -197,7 +199,7 @@ def _translated() -> Iterator[None]:
             raise AssertionError(in_original_words(error)) from error
 
 
-def _check_loader(loader: data.DataLoader, rebatched_size: int | None) -> None:
+def _check_loader(loader: CombinedLoading, rebatched_size: int | None) -> None:
     if loader.mode is not LoaderMode.SYNC:
         raise Error(
             f"The DataLoader already loads asynchronously (mode {loader.mode.name}); pass one in "

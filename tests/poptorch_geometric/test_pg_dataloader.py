@@ -16,7 +16,6 @@ from poptorch_geometric import (
     pyg_dataloader,
 )
 from poptorch_geometric.dataloader import DataLoader
-from torchkiln import data as torchkiln_data
 
 SIZES = FixedSizeOptions(num_nodes=30, num_edges=40, num_graphs=5)
 
@@ -42,9 +41,12 @@ def test_strategies_have_the_original_values():
 
 def test_the_order_of_classes():
     order = FixedSizeDataLoader.__mro__
-    assert order[1:3] == (pyg_dataloader.FixedSizeDataLoader, poptorch.DataLoader)
-    # poptorch.DataLoader stands on Torchkiln's loader, and that on torch's.
-    assert order[3:5] == (torchkiln_data.DataLoader, torch.utils.data.DataLoader)
+    assert order[:4] == (
+        FixedSizeDataLoader,
+        pyg_dataloader.FixedSizeDataLoader,
+        poptorch.DataLoader,
+        torch.utils.data.DataLoader,
+    )
 
 
 def test_mutag_has_the_shapes_of_the_tutorial(tmp_path):

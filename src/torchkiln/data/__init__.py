@@ -10,7 +10,7 @@ from torchkiln.data._errors import (
     RebatchError,
     TerminatedError,
 )
-from torchkiln.data._loader import DataLoader, LoaderMode
+from torchkiln.data._loader import CombinedLoading, DataLoader, LoaderMode
 from torchkiln.data._partition import PartitionSampler
 from torchkiln.data._prefetch import AsyncPrefetcher
 from torchkiln.data._prefetch_handle import StartMethod
@@ -29,6 +29,7 @@ from torchkiln.data._structure import (
 __all__ = [
     # loading
     "AsyncPrefetcher",
+    "CombinedLoading",
     "DataLoader",
     "LoaderMode",
     "PartitionSampler",

@@ -31,37 +31,27 @@ class LoaderMode(enum.Enum):
     ASYNC_REBATCHED = "async_rebatched"  # the same, from smaller pieces that workers load
 
 
-class DataLoader(torch.utils.data.DataLoader):
-    """Loads combined batches: `batch_size` elements for every micro-batch of a call.
+# The mixin below calls torch's methods on itself; what it is mixed into is torch's loader.
+_TorchLoader: Any = torch.utils.data.DataLoader
 
-    Everything else is torch's `DataLoader`, with three other defaults: incomplete batches are
-    dropped (a compiled program has one batch size), workers persist, and with
-    `options.num_processes > 1` a map-style dataset is divided among the processes.
 
-    Args:
-        options: Of the program that consumes the batches.
-        dataset: Map-style or iterable.
-        batch_size: Elements in a micro-batch; None switches batching off.
-        shuffle: Draw a new order for each pass. One process: from torch's global generator or the
-            `generator` argument, as in torch. Several: a function of `options.random_seed` (which
-            is then required) and the epoch.
-        num_workers: torch's worker processes.
-        drop_last: Drop the incomplete last batch, or last group of a batch sampler's batches.
-        persistent_workers: Keep workers between passes; None keeps them if there are any.
-        auto_distributed_partitioning: Divide the dataset among `options.num_processes`.
-        mode: Load in this process, or ahead of time in a child process.
-        async_options: Arguments of `AsyncPrefetcher`; the asynchronous modes use them.
-        rebatched_worker_size: Elements that a worker loads at once under `ASYNC_REBATCHED`;
-            None loads whole combined batches.
-        batch_sampler: Yields the indices of each micro-batch; consecutive ones are concatenated
-            into a combined batch.
-        **kwargs: Other arguments of torch's `DataLoader`.
+class CombinedLoading:
+    """Lets torch's `DataLoader`, of which an heir must derive too, load combined batches.
 
-    Raises:
-        BatchSamplerError: `batch_sampler` comes with `batch_size`, `shuffle`, or a partition.
-        PartitionError: The dataset cannot be divided among the processes.
-        RebatchError: `rebatched_worker_size` does not fit, or is given in the wrong place.
+    Calls torch's methods by name instead of through `super()`, so that it works on either side of
+    torch's class: PopTorch promises loaders that derive from torch's directly. Arguments are those
+    of `DataLoader`.
     """
+
+    # Of torch's loader.
+    dataset: Any
+    sampler: Any
+    batch_sampler: Any
+    batch_size: int | None
+    num_workers: int
+    drop_last: bool
+    pin_memory: bool
+    worker_init_fn: Any
 
     def __init__(
         self,
@@ -111,7 +101,8 @@ class DataLoader(torch.utils.data.DataLoader):
             )
             shuffle = None
 
-        super().__init__(
+        _TorchLoader.__init__(
+            self,
             dataset,
             batch_size=torch_batch_size,
             shuffle=shuffle,
@@ -162,18 +153,17 @@ class DataLoader(torch.utils.data.DataLoader):
 
     def __len__(self) -> int:
         """Return the number of combined batches in a pass."""
-        length = super().__len__()
+        length: int = _TorchLoader.__len__(self)
         if self._group_size == 1:
             return length
         return (
             length // self._group_size if self._drop_last_group else -(-length // self._group_size)
         )
 
-    # torch promises its own iterator class here, whose methods are all private.
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Any]:
         if self._prefetcher is not None:
             return iter(self._prefetcher)
-        batches: Iterator[Any] = super().__iter__()
+        batches: Iterator[Any] = _TorchLoader.__iter__(self)
         if self._group_size > 1:
             batches = join_groups(batches, self._group_size, drop_last=self._drop_last_group)
         if self._rebatched_size is not None:
@@ -234,6 +224,40 @@ class DataLoader(torch.utils.data.DataLoader):
                 "rejects; pad the dataset or use drop_last=True",
                 LoaderWarning,
             )
+
+
+# torch promises its own iterator class, whose methods are all private.
+class DataLoader(CombinedLoading, torch.utils.data.DataLoader):  # type: ignore[misc]
+    """Loads combined batches: `batch_size` elements for every micro-batch of a call.
+
+    Everything else is torch's `DataLoader`, with three other defaults: incomplete batches are
+    dropped (a compiled program has one batch size), workers persist, and with
+    `options.num_processes > 1` a map-style dataset is divided among the processes.
+
+    Args:
+        options: Of the program that consumes the batches.
+        dataset: Map-style or iterable.
+        batch_size: Elements in a micro-batch; None switches batching off.
+        shuffle: Draw a new order for each pass. One process: from torch's global generator or the
+            `generator` argument, as in torch. Several: a function of `options.random_seed` (which
+            is then required) and the epoch.
+        num_workers: torch's worker processes.
+        drop_last: Drop the incomplete last batch, or last group of a batch sampler's batches.
+        persistent_workers: Keep workers between passes; None keeps them if there are any.
+        auto_distributed_partitioning: Divide the dataset among `options.num_processes`.
+        mode: Load in this process, or ahead of time in a child process.
+        async_options: Arguments of `AsyncPrefetcher`; the asynchronous modes use them.
+        rebatched_worker_size: Elements that a worker loads at once under `ASYNC_REBATCHED`;
+            None loads whole combined batches.
+        batch_sampler: Yields the indices of each micro-batch; consecutive ones are concatenated
+            into a combined batch.
+        **kwargs: Other arguments of torch's `DataLoader`.
+
+    Raises:
+        BatchSamplerError: `batch_sampler` comes with `batch_size`, `shuffle`, or a partition.
+        PartitionError: The dataset cannot be divided among the processes.
+        RebatchError: `rebatched_worker_size` does not fit, or is given in the wrong place.
+    """
 
 
 def _to_mode(mode: LoaderMode | str) -> LoaderMode:

@@ -10,9 +10,10 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch_geometric.data import Data
 
 from torchkiln.core import ArgumentError, Options
-from torchkiln.graphs import _padding_seen
+from torchkiln.graphs import FixedSizeLoader, _padding_seen
 from torchkiln.graphs.layers import batch_form, make_static
 from torchkiln.runtime import inference_model
 
@@ -143,6 +144,13 @@ def test_it_warns_once_padding_was_seen():
     _padding_seen.note_padding()
     with pytest.warns(UserWarning, match="9 rows of a padded batch"):
         inference_model(Normed(pyg.BatchNorm(4)), CAPTURE)(X)
+
+
+def test_a_loader_of_fixed_size_batches_counts_as_padding_seen():
+    graphs = [Data(x=torch.ones(2, 4), edge_index=torch.zeros(2, 1, dtype=torch.long))] * 3
+    assert not _padding_seen.padding_seen()
+    FixedSizeLoader(graphs, num_nodes=5)
+    assert _padding_seen.padding_seen()
 
 
 @pytest.mark.parametrize("case", ["full graph", "no graphs", "evaluation", "made static"])

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
+from torchkiln.graphs._padding_seen import note_padding
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._gather import Gathered, Gatherer, Pack
 from torchkiln.graphs.batches._induced import TrimKey
@@ -109,6 +110,7 @@ class Collator:
         defaults: Mapping[str, Any] | None = None,
         exclude_keys: Iterable[str] = (),
     ) -> None:
+        note_padding()
         self._store = store
         self._combined = num_packs is not None
         self._num_packs = 1 if num_packs is None else num_packs
