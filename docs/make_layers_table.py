@@ -138,7 +138,7 @@ Layers on dense batches need `max_num_nodes=`, the nodes of the largest graph.
 
 `knn`, `knn_graph`, `radius`, `radius_graph`, `nearest` and `knn_interpolate` fill tables of fixed
 width inside programs; what is missing is -1 in both rows. `EdgeConv`, `DynamicEdgeConv`,
-`GravNetConv` and `XConv` mask such entries. Before other layers send them to a filler node:
+`GravNetConv`, `XConv` and SchNet mask such entries. Before other layers send them to filler:
 `route_missing(edge_index, num_nodes - 1)`. PyG itself needs pyg-lib for these;
 `provide_point_layers()` (called by `import poptorch_geometric`) makes them work without.
 """

@@ -89,14 +89,19 @@ def run_plan(
     curve = _efficiency_curve(found, slots, algorithm) if picture is not None else []
     report = PlanReport(title, found, plans, seconds, algorithm, padded, curve)
     _print(report)
-    if save is not None:
-        report.plan.save(save)
-        sys.stderr.write(f"wrote {save}\n")
-    if picture is not None:
-        from torchkiln.commands._plan_picture import draw_plan
+    try:
+        if save is not None:
+            report.plan.save(save)
+            sys.stderr.write(f"wrote {save}\n")
+        if picture is not None:
+            from torchkiln.commands._plan_picture import draw_plan
 
-        draw_plan(report, picture)
-        sys.stderr.write(f"wrote {picture}\n")
+            draw_plan(report, picture)
+            sys.stderr.write(f"wrote {picture}\n")
+    except OSError as error:
+        raise OptionsError(
+            f"cannot write what was asked for ({error}); name another file"
+        ) from error
 
 
 def _compile(sizes: Sizes, slots: dict[str, int]) -> None:

@@ -79,20 +79,31 @@ def _read_numpy(path: Path) -> Sizes:
 
 
 def _read_csv(path: Path) -> Sizes:
-    with path.open(encoding="utf-8-sig") as file:
-        axes = [name.strip() for name in file.readline().split(",")]
-        if not all(name and not name.lstrip("-").isdigit() for name in axes):
-            raise OptionsError(
-                f"{path} must begin with the names of its axes, such as 'nodes,edges'; "
-                f"its first line is {','.join(axes)!r}"
-            )
-        rows = [line.split(",") for line in file if line.strip()]
+    try:
+        header, *lines = path.read_text(encoding="utf-8-sig").splitlines() or [""]
+    except UnicodeDecodeError as error:
+        raise OptionsError(f"{path} is no text ({error}); save it as UTF-8") from error
+    axes = [name.strip() for name in header.split(",")]
+    if not all(name and not name.lstrip("-").isdigit() for name in axes):
+        raise OptionsError(
+            f"{path} must begin with the names of its axes, such as 'nodes,edges'; "
+            f"its first line is {header!r}"
+        )
+    if len(set(axes)) < len(axes):
+        raise OptionsError(f"{path} names an axis twice: {header!r}; give each a name of its own")
+    rows = []
+    for number, line in enumerate(lines, 2):
+        if line.strip():
+            rows.append(line.split(","))
+            if len(rows[-1]) != len(axes):
+                raise OptionsError(
+                    f"{path} must hold {len(axes)} whole numbers in every line, one for each name, "
+                    f"but line {number} is {line!r}"
+                )
     try:
         values = np.array([[int(cell) for cell in row] for row in rows], dtype=np.int64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise OptionsError(
             f"{path} must hold {len(axes)} whole numbers in every line ({error})"
         ) from error
-    if values.size and values.shape[1] != len(axes):
-        raise OptionsError(f"{path} has {len(axes)} names but {values.shape[1]} numbers in a line")
     return {axis: values[:, i] for i, axis in enumerate(axes)} if len(rows) else {}

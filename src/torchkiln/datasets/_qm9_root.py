@@ -54,6 +54,8 @@ def write_qm9_root(
     """
     if limit is not None and limit < 1:
         raise OptionsError(f"limit must be at least 1, got {limit}")
+    if root.exists() and not root.is_dir():
+        raise StoreError(f"{root} is a file; choose a directory to write QM9 to")
     folder = find_source(source)
     facts = {"source": source_key(folder), "limit": limit}
     with file_lock(root / ".torchkiln-qm9.lock"):

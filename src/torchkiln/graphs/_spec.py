@@ -76,11 +76,24 @@ class PadValues:
                 )
 
 
+def to_count(name: str, value: Any, *, least: int) -> int:
+    """Return a whole number of at least `least`."""
+    number = to_number(name, value)
+    if number < least:
+        raise OptionsError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
 def to_sizes(name: str, size: Any) -> Any:
     """Return sizes as Python's own numbers: those of NumPy and torch are no int."""
     if isinstance(size, Mapping):
         return {kind: to_sizes(f"{name} of {kind!r}", number) for kind, number in size.items()}
+    return to_number(name, size)
+
+
+def to_number(name: str, value: Any) -> int:
+    """Return a whole number as Python's own."""
     try:
-        return operator.index(size)
+        return operator.index(value)
     except TypeError:
-        raise OptionsError(f"{name} must be a whole number, got {size!r}") from None
+        raise OptionsError(f"{name} must be a whole number, got {value!r}") from None

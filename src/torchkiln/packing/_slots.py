@@ -145,8 +145,9 @@ class _Candidates:
                 chosen[axis] = min(chosen[axis], self._rounded(most + self._reserve))
         if GRAPHS not in self._fixed:
             counts = used[:, -1]
-            most = int(counts.max())
-            enough = int(np.quantile(counts, _GRAPHS_QUANTILE, method="higher"))
+            # At least one, also where decided slots are too small for any: `pack` then names them.
+            most = max(int(counts.max()), 1)
+            enough = max(int(np.quantile(counts, _GRAPHS_QUANTILE, method="higher")), 1)
             chosen[GRAPHS] = enough + self._reserve
             if enough < most and self._cost(chosen)[0] > cost * (1 + _WORTH_A_CHANGE / 5):
                 chosen[GRAPHS] = most + self._reserve

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
+from torchkiln.core import OptionsError
 from torchkiln.graphs._padding_seen import note_padding
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._gather import Gathered, Gatherer, Pack
@@ -114,6 +115,8 @@ class Collator:
         self._store = store
         self._combined = num_packs is not None
         self._num_packs = 1 if num_packs is None else num_packs
+        if self._num_packs < 1:
+            raise OptionsError("a combined batch needs at least one pack, got none; [[]] is filler")
         self._defaults = dict(defaults or {})
         excluded = check_exclude_keys(exclude_keys)
         self._plan = functools.partial(

@@ -52,7 +52,8 @@ class BatchForm:
         if len(fitting) > 1:
             raise ArgumentError(
                 f"{who} got {rows} rows, which could be {' or '.join(fitting.values())} "
-                f"({lengths}); give nodes, edges and graphs different sizes in the batch's spec"
+                f"({lengths}); give nodes, edges and graphs different sizes in the batch's spec, "
+                "or name the mask around that part of forward: with batch_form(node_mask=...): ..."
             )
         name = next(iter(fitting.values()))
         return self.masks[name]
@@ -109,9 +110,12 @@ def _merged(outer: BatchForm, inner: BatchForm) -> BatchForm:
     found = inner.num_graphs
     if found is None and graphs is not None:
         found = len(graphs)
+    # A node mask stands for all node masks around it, those of several batches or types included.
+    replaced = {name.split()[0] for name in inner.masks}
+    kept = {name: mask for name, mask in outer.masks.items() if name.split()[0] not in replaced}
     return replace(
         outer,
-        masks={**outer.masks, **inner.masks},
+        masks={**kept, **inner.masks},
         num_graphs=outer.num_graphs if found is None else found,
         max_num_nodes=inner.max_num_nodes or outer.max_num_nodes,
     )
@@ -126,17 +130,29 @@ def find_form(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         named = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
     except TypeError:
         named = dict(kwargs)  # the call itself will say what is wrong
-    masks: dict[str, Tensor] = {}
+    masks: dict[str, list[Tensor]] = {}
     counts: list[int] = []
     for name, value in named.items():
         _collect(name, value, masks, counts)
-    return _merged(current_form(), BatchForm(masks, counts[0] if counts else None))
+    # Two batches of different sizes: nobody can tell here which one a layer gets.
+    count = counts[0] if len(set(counts)) == 1 else None
+    return _merged(current_form(), BatchForm(_named_masks(masks), count))
 
 
-def _collect(name: str, value: Any, masks: dict[str, Tensor], counts: list[int]) -> None:
+def _named_masks(found: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    """Return masks by name; those of several batches are numbered, lest one stands for all."""
+    named = {}
+    for kind, masks in found.items():
+        different = list({id(mask): mask for mask in masks}.values())
+        for number, mask in enumerate(different, start=1):
+            named[kind if len(different) == 1 else f"{kind} (batch {number})"] = mask
+    return named
+
+
+def _collect(name: str, value: Any, masks: dict[str, list[Tensor]], counts: list[int]) -> None:
     if isinstance(value, Tensor):
         if name in _MASKS:
-            masks[_MASKS[name]] = value
+            masks.setdefault(_MASKS[name], []).append(value)
     elif hasattr(value, "stores") and hasattr(value, "to_dict"):
         _collect_data(value, masks, counts)
     elif isinstance(value, Mapping):
@@ -144,14 +160,15 @@ def _collect(name: str, value: Any, masks: dict[str, Tensor], counts: list[int])
             _collect(str(key), entry, masks, counts)
 
 
-def _collect_data(data: Any, masks: dict[str, Tensor], counts: list[int]) -> None:
+def _collect_data(data: Any, masks: dict[str, list[Tensor]], counts: list[int]) -> None:
     """Look into a PyG object; masks of several node or edge types are told apart by type."""
     for store in data.stores:
         of_type = getattr(store, "_key", None)
         for name, kind in _MASKS.items():
             mask = store.get(name) if hasattr(store, "get") else None
             if isinstance(mask, Tensor):
-                masks[kind if of_type is None else f"{kind} of {of_type!r}"] = mask
+                named = kind if of_type is None else f"{kind} of {of_type!r}"
+                masks.setdefault(named, []).append(mask)
     count = getattr(data, "_num_graphs", None)
     ptr = None if count is not None else data.to_dict().get("ptr")
     if isinstance(ptr, Tensor):

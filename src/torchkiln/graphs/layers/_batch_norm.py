@@ -80,10 +80,12 @@ class FillerWatch:
         """Run `norm`, after a word about it where one is due."""
         if not self._warned and self._counts_filler(norm, input):
             self._warned = True
+            remedy = "make_static(model) lets them count real rows only"
+            if isinstance(norm, MaskedBatchNorm1d):
+                remedy = "no mask was found: pass node_mask to forward, or set it with batch_form"
             warn_user(
-                f"{type(norm).__name__}({norm.num_features}) takes its statistics over all "
-                f"{len(input)} rows of a padded batch, filler included; make_static(model) lets "
-                "them count real rows only (torchkiln.graphs.make_static)"
+                f"BatchNorm1d({norm.num_features}) takes its statistics over all {len(input)} rows "
+                f"of a padded batch, filler included; {remedy} (torchkiln.graphs.make_static)"
             )
         return original(norm, input)
 

@@ -17,6 +17,7 @@ def static_pyg(module: Any) -> Iterator[None]:
 
     from torchkiln.graphs.layers._batch_norm import FillerWatch
     from torchkiln.graphs.layers._catalog import substitutes
+    from torchkiln.graphs.layers._missing_watch import watching_missing
     from torchkiln.graphs.layers._substitution import Substitute, substituted
 
     watch = FillerWatch(module)
@@ -30,6 +31,7 @@ def static_pyg(module: Any) -> Iterator[None]:
         with (
             experimental_mode("disable_dynamic_shapes"),
             substituted((*substitutes(), watching)),
+            watching_missing(),
         ):
             yield
     finally:

@@ -81,8 +81,10 @@ def _classes() -> list[Substitute]:
         Substitute(getattr(nn, kind), "forward", _norms.sized_norm, wraps=True)
         for kind in _norms.SIZED_NORMS
     ]
+    schnet = importlib.import_module("torch_geometric.nn.models.schnet")
     return [
         *found,
+        Substitute(schnet.CFConv, "forward", _point_layers.cf_conv, wraps=True),
         Substitute(nn.HeteroLinear, "forward", _convolutions.hetero_linear, wraps=True),
         Substitute(nn.InstanceNorm, "forward", _norms.instance_norm, wraps=True),
         Substitute(nn.HeteroBatchNorm, "forward", _norms.hetero_batch_norm, wraps=True),

@@ -43,6 +43,16 @@ class _ShareForm:
         model.register_forward_pre_hook(self.enter, with_kwargs=True, prepend=True)
         model.register_forward_hook(self.leave, always_call=True)
 
+    def resize(self, form: BatchForm) -> bool:
+        """Take the sizes that `form` has; returns whether that changed any."""
+        before = self._form
+        self._form = replace(
+            before,
+            num_graphs=form.num_graphs or before.num_graphs,
+            max_num_nodes=form.max_num_nodes or before.max_num_nodes,
+        )
+        return self._form != before
+
     def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         found = find_form(model, args, kwargs)
         # In ordinary PyTorch batches differ in size: there only what the call itself tells counts.
@@ -99,8 +109,11 @@ def make_static(
     remaining: list[tuple[str, str]] = []
     for place, layer in model.named_modules():
         _rewrite(place, layer, changes, remaining)
-    if not any(isinstance(hook, _ShareForm) for hook in _hook_owners(model)):
-        _ShareForm(BatchForm({}, num_graphs, max_num_nodes)).attach(model)
+    sizes = BatchForm({}, num_graphs, max_num_nodes)
+    shared = [hook for hook in _hook_owners(model) if isinstance(hook, _ShareForm)]
+    if not shared:
+        _ShareForm(sizes).attach(model)
+    if not shared or shared[0].resize(sizes):
         changes.append(("", _sizes_in_words(num_graphs, max_num_nodes)))
     report = StaticReport(tuple(changes), tuple(remaining))
     model.static_report = report  # type: ignore[assignment]
@@ -145,7 +158,7 @@ def _rewrite_loops(
 ) -> None:
     name = type(layer).__name__
     kinds = [kind.__name__ for kind in type(layer).__mro__]
-    if any(isinstance(hook, WeightedLoops) for hook in _hook_owners(layer)):
+    if any(isinstance(hook, GhostLoops | WeightedLoops) for hook in _hook_owners(layer)):
         return
     if any(kind in GHOST_LAYERS for kind in kinds):
         GhostLoops().attach(layer)

@@ -30,9 +30,26 @@ def sized_norm(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     bound.apply_defaults()
     given = bound.arguments
     size = SIZED_NORMS.get(type(self).__name__, "batch_size")
+    if type(self).__name__ == "LayerNorm" and self.mode == "graph" and given["batch"] is None:
+        mask = current_form().mask_of(len(given["x"]), "LayerNorm")
+        if mask is not None:
+            return _whole_layer_norm(self, given["x"], mask)
     if getattr(self, "mode", "graph") == "graph":
         given["batch"], given[size] = _graphs_of(self, given["x"], given["batch"], given[size])
     return original(*bound.args, **bound.kwargs)
+
+
+def _whole_layer_norm(norm: Any, x: Tensor, mask: Tensor) -> Tensor:
+    """`LayerNorm` without `batch`: there PyG adds eps to the deviation, not to the variance."""
+    real = mask[:, None]
+    count = (mask.sum() * x.shape[1]).clamp(min=1)
+    mean = torch.where(real, x, 0.0).sum() / count
+    centred = torch.where(real, x - mean, 0.0)
+    var = centred.square().sum() / count
+    # The root has no derivative at zero.
+    deviation = torch.where(var > 0, torch.where(var > 0, var, 1.0).sqrt(), 0.0)
+    out: Tensor = centred / (deviation + norm.eps)
+    return out if norm.weight is None else out * norm.weight + norm.bias
 
 
 def _graphs_of(

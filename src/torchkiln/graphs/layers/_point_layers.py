@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from torchkiln.graphs.layers._batch_form import BatchForm, current_form, pop_form, push_form
-from torchkiln.graphs.layers._ghost import add_ghost, banish
-from torchkiln.graphs.layers._points import MISSING, knn
+from torchkiln.graphs.layers._ghost import add_ghost, banish, ghost_form, needs_ghost
+from torchkiln.graphs.layers._points import MISSING, drop_missing, knn
 
 
 def edge_conv(original: Any, self: Any, x: Any, edge_index: Any) -> Any:
@@ -28,14 +28,28 @@ def dynamic_edge_conv(self: Any, x: Any, batch: Any = None) -> Any:
     pair = (x, x) if isinstance(x, Tensor) else x
     examples = batch if isinstance(batch, tuple) else (batch, batch)
     edge_index = knn(pair[0], pair[1], self.k, examples[0], examples[1]).flip(0)
+    if not needs_ghost(self):  # norms inside see the neighbours that there are, as in PyG
+        return self.propagate(drop_missing(edge_index), x=pair, size=None)
     return _propagate_found(self, edge_index, pair)
 
 
 def _propagate_found(layer: Any, edge_index: Tensor, pair: tuple[Tensor, Tensor]) -> Any:
     source = 0 if layer.flow == "source_to_target" else 1
     sizes = (len(pair[source]), len(pair[1 - source]))
-    routed = banish(edge_index, edge_index[0] == MISSING, sizes)
-    return layer.propagate(routed, x=add_ghost(pair), size=None)[:-1]
+    missing = edge_index[0] == MISSING
+    push_form(ghost_form(layer, edge_index, missing, sizes, loops=0))
+    try:
+        return layer.propagate(banish(edge_index, missing, sizes), x=add_ghost(pair), size=None)[
+            :-1
+        ]
+    finally:
+        pop_form()
+
+
+def cf_conv(original: Any, self: Any, x: Tensor, edge_index: Tensor, *args: Any) -> Any:
+    """`CFConv.forward`, the convolution of SchNet, for edges of `radius_graph` that hold -1."""
+    routed = banish(edge_index, edge_index[0] == MISSING, (len(x), len(x)))
+    return original(self, add_ghost(x), routed, *args)[:-1]
 
 
 def gravnet_conv(self: Any, x: Any, batch: Any = None) -> Any:

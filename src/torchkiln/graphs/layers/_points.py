@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import OptionsError
+from torchkiln.graphs.layers._missing_watch import may_miss
 
 MISSING = -1
 
@@ -78,7 +79,7 @@ def knn_graph(
     x = _as_points(x)
     _check(x, x, k)
     distance, foreign = _distances(x, x, batch, batch, cosine)
-    return _directed(_table(distance, _without_loops(foreign, loop), k), flow)
+    return may_miss(_directed(_table(distance, _without_loops(foreign, loop), k), flow))
 
 
 def radius_graph(
@@ -96,7 +97,7 @@ def radius_graph(
     width = len(x) if max_num_neighbors is None else min(len(x), max_num_neighbors)
     distance, foreign = _distances(x, x, batch, batch)
     far = _without_loops(foreign, loop) | (distance > r)
-    return _directed(_table(distance, far, width), flow)
+    return may_miss(_directed(_table(distance, far, width), flow))
 
 
 def nearest(

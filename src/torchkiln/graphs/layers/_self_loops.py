@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from torchkiln.core import ArgumentError
-from torchkiln.graphs.layers._ghost import add_ghost, banish, rows_of
+from torchkiln.graphs.layers._batch_form import current_form, pop_form, push_form
+from torchkiln.graphs.layers._ghost import add_ghost, banish, ghost_form, needs_ghost, rows_of
 
 _local = threading.local()
 
@@ -35,15 +36,21 @@ _PER_NODE = ("x", "x_0", "pos", "normal")
 
 
 class GhostLoops:
-    """Forward hooks of a layer whose own self-loops are switched off."""
+    """Forward hooks of a layer whose own self-loops are switched off while a program records it.
+
+    In ordinary PyTorch the layer does what PyG does, unless `needs_ghost`.
+    """
 
     def attach(self, layer: nn.Module) -> None:
-        layer.add_self_loops = False  # type: ignore[assignment]
         layer.register_forward_pre_hook(self.enter, with_kwargs=True)
-        layer.register_forward_hook(self.leave)
+        layer.register_forward_hook(self.leave, always_call=True)
 
     def enter(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Add the ghost to the nodes, send existing loops to it, and append a loop per node."""
+        # `leave` is called after errors, too: whatever happens here, there is a form to take away.
+        push_form(current_form())
+        if not needs_ghost(layer):
+            return None
         bound = inspect.signature(layer.forward).bind(*args, **kwargs)
         given = bound.arguments
         edge_index = given["edge_index"]
@@ -62,6 +69,7 @@ class GhostLoops:
         if isinstance(nodes, tuple | list) and all(entry is None for entry in nodes):
             nodes = given["pos"]
         sizes = rows_of(nodes)
+        inside = ghost_form(layer, edge_index, edge_index[0] == edge_index[1], sizes, min(sizes))
         for name in _PER_NODE:
             if name in given:
                 given[name] = add_ghost(given[name])
@@ -72,11 +80,18 @@ class GhostLoops:
         )
         if edge_attr is not None:
             given["edge_attr"] = edge_attr
+        pop_form()
+        push_form(inside)
+        layer.add_self_loops = False  # type: ignore[assignment]
         return bound.args, bound.kwargs
 
-    def leave(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Cut the ghost off again."""
-        return output[:-1]
+    def leave(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor | None) -> Any:
+        """Cut the ghost off again; without an output the layer has raised."""
+        pop_form()
+        if not needs_ghost(layer):
+            return None
+        layer.add_self_loops = True  # type: ignore[assignment]
+        return None if output is None else output[:-1]
 
 
 def _with_loops(

@@ -11,7 +11,7 @@ import numpy as np
 from torchkiln.core import Options, OptionsError
 from torchkiln.data import LoaderMode
 from torchkiln.graphs._padding_seen import note_padding
-from torchkiln.graphs._spec import BatchSpec, PadValues
+from torchkiln.graphs._spec import BatchSpec, PadValues, to_number
 from torchkiln.graphs.batches._combine import combine
 from torchkiln.graphs.loaders._resumable import ResumableLoader
 from torchkiln.graphs.loaders._subgraphs import (
@@ -78,9 +78,14 @@ class FixedSizeClusterLoader(ResumableLoader):
         mode: LoaderMode | str = LoaderMode.SYNC,
         async_options: Mapping[str, Any] | None = None,
     ) -> None:
+        seed = to_number("seed", seed)
         self._clusters = _to_clusters(clusters, num_parts, seed)
         plan = GroupPlan(
-            len(self._clusters), clusters_per_batch, options or Options(), seed, shuffle
+            len(self._clusters),
+            to_number("clusters_per_batch", clusters_per_batch),
+            options or Options(),
+            seed,
+            shuffle,
         )
         if spec == "auto":
             spec = _estimate(self._clusters, plan)

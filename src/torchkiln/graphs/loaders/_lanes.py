@@ -10,7 +10,12 @@ from torchkiln.data import LoaderMode
 from torchkiln.graphs.batches._collate import Collator
 from torchkiln.graphs.batches._gather import Gathered
 from torchkiln.graphs.loaders._epoch_plan import EpochPlanner, WorkItem, WorkItems
-from torchkiln.graphs.loaders._resumable import ResumableLoader
+from torchkiln.graphs.loaders._resumable import (
+    Position,
+    ResumableLoader,
+    check_reached,
+    read_state,
+)
 
 # What Python does for a batch takes longer than copying a small one, and so does telling another
 # process about it: small ones are made and sent together.
@@ -96,9 +101,14 @@ class Lanes:
                 started[lane] = self._start(lane, epoch, group // len(self._lanes))
             yield next(started[lane])
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Raise `LoaderError` if `state` comes from a loader with another order of batches."""
-        self._lanes[0].load_state_dict({**state, "done": 0})
+    def locate(self, state: Mapping[str, Any]) -> Position:
+        """Return where `state` was taken.
+
+        Raises:
+            LoaderError: It comes from a loader with another order of batches.
+        """
+        position = read_state(state, self._identity)
+        return check_reached(position, self._planner.num_batches(position.epoch))
 
     def terminate(self) -> None:
         for lane in self._lanes:

@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 
 from torchkiln.core import Options, OptionsError
 from torchkiln.data import LoaderError, LoaderMode
-from torchkiln.graphs._spec import BatchSpec, PadValues
+from torchkiln.graphs._spec import BatchSpec, PadValues, to_count
 from torchkiln.graphs.batches._collate import Collator
 from torchkiln.graphs.batches._layout import read_limits
 from torchkiln.graphs.loaders._epoch_plan import (
@@ -90,13 +90,20 @@ class FixedSizeLoader:
         self._store = (
             dataset if isinstance(dataset, GraphStore) else GraphStore.from_dataset(dataset)
         )
+        if not len(self._store):
+            raise OptionsError("there is no graph to load: the dataset or its selection is empty")
         chosen = to_choice(Strategy, strategy, "strategy")
+        if batch_size is not None:
+            batch_size = to_count("batch_size", batch_size, least=1)
+        if num_nodes is not None:
+            num_nodes = to_count("num_nodes", num_nodes, least=1)
         _check_target(spec, chosen, batch_size, num_nodes)
         self._spec = _to_spec(self._store, spec, chosen, batch_size, num_nodes)
         if chosen is Strategy.PADDED and batch_size is None:
             batch_size = self._spec.num_graphs - 1
         if seed is None:
             seed = self._options.random_seed or 0
+        seed = to_count("seed", seed, least=0)
         factor = self._options.combined_factor
         self._planner = EpochPlanner(
             self._store.sizes,
@@ -121,7 +128,8 @@ class FixedSizeLoader:
             exclude_keys=exclude_keys,
         )
         trim = self._planner.oversize is Oversize.TRIM
-        num_lanes = num_workers or int(_is_async(mode))
+        is_async = _is_async(mode)
+        num_lanes = to_count("num_workers", num_workers, least=0) or int(is_async)
         if async_options and not num_lanes:
             raise LoaderError(
                 f"async_options {dict(async_options)!r} have no meaning without other processes; "
@@ -192,7 +200,7 @@ class FixedSizeLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iterator begin `epoch`."""
-        self._next = self._reached = Position(epoch, 0)
+        self._next = self._reached = Position(to_count("epoch", epoch, least=0), 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is, in plain JSON types; the same in every process."""
@@ -207,8 +215,7 @@ class FixedSizeLoader:
         Raises:
             LoaderError: It was taken from a loader with other data, sizes, seed or processes.
         """
-        self._lanes.check(state)
-        self._next = self._reached = Position(state["epoch"], state["done"])
+        self._next = self._reached = self._lanes.locate(state)
 
     def terminate(self) -> None:
         """End all processes of the loader; a new iterator starts them again."""
@@ -250,9 +257,6 @@ def _check_target(
         raise OptionsError(
             "spec='auto' needs to know how large a batch should be: pass num_nodes= or batch_size="
         )
-    for name, value in (("batch_size", batch_size), ("num_nodes", num_nodes)):
-        if value is not None and value < 1:
-            raise OptionsError(f"{name} must be at least 1, got {value}")
 
 
 def _to_spec(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchkiln.core import BatchTooLarge, Options, OptionsError
 from torchkiln.data import LoaderMode
 from torchkiln.graphs._padding_seen import note_padding
-from torchkiln.graphs._spec import BatchSpec, PadValues
+from torchkiln.graphs._spec import BatchSpec, PadValues, to_number
 from torchkiln.graphs.batches._combine import combine
 from torchkiln.graphs.loaders._resumable import ResumableLoader
 from torchkiln.graphs.loaders._subgraphs import (
@@ -27,6 +27,7 @@ from torchkiln.graphs.loaders._subgraphs import (
     require_one_real_graph,
     to_trim,
 )
+from torchkiln.graphs.sampling._neighbor_graph import NODE
 from torchkiln.graphs.sampling._neighbors import NeighborSampler, make_stream
 
 _NUM_PROBES = 32
@@ -112,6 +113,7 @@ class FixedSizeNeighborLoader(ResumableLoader):
     ) -> None:
         from torch_geometric.loader import NodeLoader
 
+        seed, batch_size = to_number("seed", seed), to_number("batch_size", batch_size)
         sampling = {
             "subgraph_type": subgraph_type,
             "replace": replace,
@@ -125,6 +127,7 @@ class FixedSizeNeighborLoader(ResumableLoader):
             raise OptionsError(
                 "a heterogeneous graph needs input_nodes: a node type, or (node type, indices)"
             )
+        _check_mask(input_nodes, sampler.num_nodes)
         # PyG's loader looks up the attributes of what was sampled; it is never iterated.
         nodes = NodeLoader(
             data, sampler, input_nodes=input_nodes, input_time=input_time, transform=transform
@@ -138,7 +141,8 @@ class FixedSizeNeighborLoader(ResumableLoader):
         if spec == "auto":
             spec = estimate_spec(take.probe(plan), like if whole is None else whole)
         self._spec = require_one_real_graph(spec)
-        _check_room(self._spec, batch_size, nodes.input_data.input_type)
+        num_seeds = min(batch_size, plan.num_elements)
+        _check_room(self._spec, num_seeds, nodes.input_data.input_type)
         finish = Finish(
             self._spec,
             like=like,
@@ -246,14 +250,26 @@ class _MakeBatch:
         return batch
 
 
-def _check_room(spec: BatchSpec, batch_size: int, kind: str | None) -> None:
+def _check_mask(input_nodes: Any, num_nodes: Mapping[str, int]) -> None:
+    """Raise `OptionsError` for a mask of another graph: PyG takes what it happens to name."""
+    kind, mask = input_nodes if isinstance(input_nodes, tuple) else (NODE, input_nodes)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or kind not in num_nodes:
+        return
+    if tuple(mask.shape) != (num_nodes[kind],):
+        raise OptionsError(
+            f"input_nodes is a mask of shape {list(mask.shape)}, but there are {num_nodes[kind]} "
+            "nodes; pass a mask with one entry a node, or indices"
+        )
+
+
+def _check_room(spec: BatchSpec, num_seeds: int, kind: str | None) -> None:
     sizes = spec.num_nodes
     size = sizes.get(kind or "") if isinstance(sizes, Mapping) else sizes
     if size is None:
         raise OptionsError(f"num_nodes has no entry for the type {kind!r} of the seed nodes")
-    if size <= batch_size:
+    if size <= num_seeds:
         raise BatchTooLarge(
-            f"{batch_size} seed nodes do not fit into num_nodes={size}, of which one stays filler; "
+            f"{num_seeds} seed nodes do not fit into num_nodes={size}, of which one stays filler; "
             "raise num_nodes or lower batch_size"
         )
 

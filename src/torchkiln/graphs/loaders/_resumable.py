@@ -9,6 +9,7 @@ import torch
 import torch.utils.data
 
 from torchkiln.data import AsyncPrefetcher, LoaderError, LoaderMode
+from torchkiln.graphs._spec import to_count
 
 Plan = Callable[[int], Sequence[Any]]
 Make = Callable[[Any], Any]
@@ -19,6 +20,40 @@ class Position(NamedTuple):
 
     epoch: int
     done: int
+
+
+def read_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Position:
+    """Return where a state was taken.
+
+    Args:
+        state: What `state_dict` returned, perhaps by way of JSON.
+        identity: Facts that it must agree on.
+
+    Raises:
+        LoaderError: It is no state, or that of a loader with another order of batches.
+    """
+    if not isinstance(state, Mapping) or not isinstance(state.get("identity"), Mapping):
+        found = sorted(state) if isinstance(state, Mapping) else state
+        raise LoaderError(f"{found!r} is no state of a loader; pass what state_dict() returned")
+    other = state["identity"]
+    for name in sorted(identity.keys() | other.keys()):
+        if identity.get(name) != other.get(name):
+            raise LoaderError(
+                f"the state is from a loader with {name}={other.get(name)!r}, this one has "
+                f"{identity.get(name)!r}: its batches are others; make the loader with the same "
+                "data and arguments"
+            )
+    return Position(*(to_count(name, state.get(name), least=0) for name in Position._fields))
+
+
+def check_reached(position: Position, num_batches: int) -> Position:
+    """Raise `LoaderError` for more batches than the epoch has."""
+    if position.done > num_batches:
+        raise LoaderError(
+            f"the state says that {position.done} batches of epoch {position.epoch} are done, but "
+            f"it has {num_batches}; pass what state_dict() returned, unchanged"
+        )
+    return position
 
 
 class ResumableLoader:
@@ -59,9 +94,9 @@ class ResumableLoader:
         self._plan = plan
         self._make = make
         self._identity = dict(identity)
-        self._num_workers = num_workers
+        self._num_workers = to_count("num_workers", num_workers, least=0)
         self._async_options = dict(async_options or {})
-        self._passes = _Passes(plan, make, num_workers)
+        self._passes = _Passes(plan, make, self._num_workers)
         self._prefetcher: AsyncPrefetcher | None = None
         self._prefetched = Position(0, 0)  # where the prefetcher's next pass begins
         self._next = Position(0, 0)  # where the next iterator begins
@@ -78,7 +113,7 @@ class ResumableLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iterator begin `epoch`; without it, each iterator takes the next one."""
-        self._next = self._reached = Position(epoch, 0)
+        self._next = self._reached = Position(to_count("epoch", epoch, least=0), 0)
 
     def __len__(self) -> int:
         """Return the number of batches in `epoch`, the same in every process."""
@@ -111,15 +146,9 @@ class ResumableLoader:
         Raises:
             LoaderError: The state comes from a loader with another order of batches.
         """
-        identity = state["identity"]
-        for name in sorted(self._identity.keys() | identity.keys()):
-            mine, other = self._identity.get(name), identity.get(name)
-            if mine != other:
-                raise LoaderError(
-                    f"the state is from a loader with {name}={other!r}, this one has {mine!r}: "
-                    "its batches are others; make the loader with the same data and arguments"
-                )
-        self._next = self._reached = Position(state["epoch"], state["done"])
+        position = read_state(state, self._identity)
+        num_batches = len(self._passes.items_of(position.epoch))
+        self._next = self._reached = check_reached(position, num_batches)
 
     def terminate(self) -> None:
         """End all processes of the loader; a new iterator starts them again."""
@@ -159,6 +188,7 @@ class _Passes:
         self._items: tuple[int, Sequence[Any]] | None = None
         self._sampler = _Items()
         self._workers: torch.utils.data.DataLoader[Any] | None = None
+        self._latest = 0  # number of the pass that has the workers
         self.start = Position(0, 0)  # where its epoch begins, if that is the one asked for
 
     def set_epoch(self, epoch: int) -> None:
@@ -186,7 +216,22 @@ class _Passes:
                 generator=torch.Generator(),
             )
         self._sampler.items = items
-        return iter(self._workers)
+        self._latest += 1
+        return self._guard(iter(self._workers), self._latest)
+
+    def _guard(self, batches: Iterator[Any], number: int) -> Iterator[Any]:
+        """Yield batches while the pass has the workers; torch would go on with the newer one's."""
+        while True:
+            if number != self._latest:
+                raise LoaderError(
+                    "this iterator was ended by a newer iter() on the same loader: its workers "
+                    "make one pass at a time; use a second loader"
+                )
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            yield batch
 
     def end_workers(self) -> None:
         self._workers = None

@@ -79,10 +79,12 @@ def _read_data(
         if weight_attr not in data:
             raise _missing(weight_attr, data)
         weight = data[weight_attr]
+    num_nodes = {NODE: int(data.num_nodes)}
+    _check_ends(data, (NODE, NODE), num_nodes)
     relation, permutation = _read_edges(data, (NODE, NODE), node_time, edge_time, weight, is_sorted)
     return SampledGraph(
         relations={EDGE: relation},
-        num_nodes={NODE: int(data.num_nodes)},
+        num_nodes=num_nodes,
         permutation={EDGE: permutation},
         is_hetero=False,
         is_temporal=time_attr is not None,
@@ -107,8 +109,10 @@ def _read_hetero_data(
             raise _missing(time_attr, data)
     if weight_attr is not None and not any(weight_attr in store for store in data.edge_stores):
         raise _missing(weight_attr, data)
+    num_nodes = {kind: int(data[kind].num_nodes) for kind in data.node_types}
     relations, permutation = {}, {}
     for key, store in data.edge_items():
+        _check_ends(store, (key[0], key[2]), num_nodes)
         relations[key], permutation[key] = _read_edges(
             store,
             (key[0], key[2]),
@@ -119,12 +123,26 @@ def _read_hetero_data(
         )
     return SampledGraph(
         relations=relations,
-        num_nodes={kind: int(data[kind].num_nodes) for kind in data.node_types},
+        num_nodes=num_nodes,
         permutation=permutation,
         is_hetero=True,
         is_temporal=time_attr is not None,
         node_times=node_times,
     )
+
+
+def _check_ends(store: Any, ends: tuple[str, str], num_nodes: dict[str, int]) -> None:
+    """Raise `OptionsError` for an edge to no node: PyG and the kernels would write past arrays."""
+    if "edge_index" not in store:
+        return
+    for nodes, kind in zip(store["edge_index"], ends, strict=True):
+        most = num_nodes.get(kind, 0)
+        if nodes.numel() and (int(nodes.min()) < 0 or int(nodes.max()) >= most):
+            where = "" if kind == NODE else f" of type {kind!r}"
+            raise OptionsError(
+                f"edge_index has nodes from {int(nodes.min())} to {int(nodes.max())}{where}, but "
+                f"there are {most}; correct it, or set num_nodes"
+            )
 
 
 def _read_edges(

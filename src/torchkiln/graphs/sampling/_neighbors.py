@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -22,6 +22,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from torchkiln.core import OptionsError
+from torchkiln.graphs._spec import to_number
 from torchkiln.graphs.sampling._neighbor_graph import EDGE, NODE, read_graph
 from torchkiln.graphs.sampling._neighborhood import (
     Indices,
@@ -109,6 +110,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG has no types
     @property
     def is_hetero(self) -> bool:
         return self._graph.is_hetero
+
+    @property
+    def num_nodes(self) -> dict[str, int]:
+        """Nodes by type; those of a homogeneous graph have one type of their own."""
+        return dict(self._graph.num_nodes)
 
     def set_epoch(self, epoch: int) -> None:
         """Draw other neighbours for the same seed nodes; has no effect without a seed."""
@@ -248,12 +254,20 @@ def make_stream(*key: int) -> int:
 
 
 def _to_counts(num_neighbors: Any, keys: list[Any]) -> dict[Any, list[int]]:
+    if isinstance(num_neighbors, int):
+        raise OptionsError(
+            f"num_neighbors is {num_neighbors}; pass one number for each hop, such as "
+            f"[{num_neighbors}]"
+        )
     if not isinstance(num_neighbors, NumNeighbors):
         num_neighbors = NumNeighbors(num_neighbors)
     if keys == [EDGE] and not isinstance(num_neighbors.values, dict):
-        return {EDGE: list(num_neighbors.values)}
-    counts: dict[Any, list[int]] = num_neighbors.get_values(keys)
-    return counts
+        return {EDGE: _to_hops(num_neighbors.values)}
+    return {key: _to_hops(hops) for key, hops in num_neighbors.get_values(keys).items()}
+
+
+def _to_hops(hops: Iterable[Any]) -> list[int]:
+    return [to_number("a number of neighbors", count) for count in hops]
 
 
 def _to_tensors(arrays: Mapping[Any, Indices]) -> dict[Any, Tensor]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchkiln.core import OptionsError
+from torchkiln.graphs._spec import to_number
 
 Indices = NDArray[np.int64]
 
@@ -67,6 +68,7 @@ def partition_graph(
     Raises:
         OptionsError: `num_parts` or `slack` is out of range, or an edge leads to no node.
     """
+    num_parts = to_number("num_parts", num_parts)
     if not 1 <= num_parts <= max(num_nodes, 1):
         raise OptionsError(
             f"num_parts must be from 1 to {num_nodes}, the number of nodes; got {num_parts}"

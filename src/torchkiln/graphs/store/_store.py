@@ -131,6 +131,8 @@ class GraphStore:
 
     def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> GraphStore:
         """Write the store, or what a view selects of it, to a directory, and open that."""
+        if not len(self):
+            raise StoreError(f"there is no graph to write to {directory}: the selection is empty")
         save_columns(self._compact(), Path(directory), overwrite=overwrite)
         return GraphStore.open(directory)
 
@@ -278,6 +280,16 @@ def decode_texts(column: Array, offsets: Counts, graphs: Counts, kind: str) -> l
     gather_pieces(column, together, starts, lengths)
     data = together.tobytes()
     ends = lengths.cumsum().tolist()
+    try:
+        return _decode(data, ends, kind)
+    except ValueError as error:
+        raise StoreError(
+            f"a text of the store is damaged ({error}); GraphStore.open(directory, verify=True) "
+            "tells the file; build the store again"
+        ) from error
+
+
+def _decode(data: bytes, ends: list[int], kind: str) -> list[Any]:
     if data.isascii():
         # Decoded at once: a character is a byte.
         text = data.decode("ascii")

@@ -165,27 +165,47 @@ class _RowFile:
 @contextlib.contextmanager
 def _building(directory: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary directory beside `directory` that becomes it when the block succeeds."""
+    if directory.exists() and not directory.is_dir():
+        raise StoreError(f"{directory} is a file, so it is not replaced; choose a directory")
     if directory.exists() and not overwrite:
         raise StoreError(f"{directory} exists already; pass overwrite=True to replace it")
     if directory.is_dir() and any(directory.iterdir()) and not (directory / _HEADER).is_file():
         raise StoreError(f"{directory} is not a graph store, so it is not replaced; choose another")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(
-        tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}.", suffix=".tmp")
-    )
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}.", suffix=".tmp")
+    except OSError as error:
+        raise StoreError(
+            f"cannot write below {directory.parent} ({error}); choose another directory"
+        ) from error
+    temporary = Path(made)
     try:
         yield temporary
         # mkdtemp makes private directories; a store follows the user's umask.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o777 & ~umask)
-        old = temporary.with_suffix(".old")
-        if directory.exists():
-            directory.rename(old)
-        temporary.rename(directory)
-        shutil.rmtree(old, ignore_errors=True)
+        _move(temporary, directory, overwrite=overwrite)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move(temporary: Path, directory: Path, *, overwrite: bool) -> None:
+    """Give a complete store its name; what had the name is deleted, if it may be."""
+    old = temporary.with_suffix(".old")
+    try:
+        if overwrite:
+            with contextlib.suppress(FileNotFoundError):
+                directory.rename(old)
+        # The system refuses to replace a directory that is not empty.
+        temporary.rename(directory)
+    except OSError as error:
+        raise StoreError(
+            f"another process wrote {directory} meanwhile ({error}); open that, or build again "
+            "with overwrite=True"
+        ) from error
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _file_names(schema: StoreSchema) -> dict[str, str]:
