@@ -267,6 +267,17 @@ def test_feature_and_graph_stores_are_read():
     assert len(out.edge) == len(in_edges(data, SEEDS))
 
 
+def test_a_graph_store_with_an_edge_from_no_node_is_refused():
+    from torch_geometric.testing import MyFeatureStore, MyGraphStore
+
+    features, graph = MyFeatureStore(), MyGraphStore()
+    features.put_tensor(torch.ones(3, 1), group_name=None, attr_name="x", index=None)
+    sources, offsets = torch.tensor([0, 7]), torch.tensor([0, 1, 2, 2])
+    graph.put_edge_index((sources, offsets), edge_type=None, layout="csc", size=(3, 3))
+    with pytest.raises(OptionsError, match="nodes 0 to 7, but there are 3"):
+        NeighborSampler((features, graph), [-1], seed=0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -181,33 +181,50 @@ def _read_stores(features: Any, graph: Any) -> SampledGraph:
     is_hetero = any(attribute.edge_type is not None for attribute in attributes)
     if not is_hetero:
         sources, offsets, permutation = graph.csc()
-        return SampledGraph(
-            relations={EDGE: Relation(NODE, NODE, _to_indices(offsets), _to_indices(sources))},
-            num_nodes={NODE: len(offsets) - 1},
-            permutation={EDGE: permutation},
-            is_hetero=False,
-            is_temporal=False,
-            node_times={},
+        return _checked_sources(
+            SampledGraph(
+                relations={EDGE: Relation(NODE, NODE, _to_indices(offsets), _to_indices(sources))},
+                num_nodes={NODE: len(offsets) - 1},
+                permutation={EDGE: permutation},
+                is_hetero=False,
+                is_temporal=False,
+                node_times={},
+            )
         )
     from torch_geometric.data import remote_backend_utils
 
     all_sources, all_offsets, permutations = graph.csc()
     kinds = {attribute.group_name for attribute in features.get_all_tensor_attrs()}
     kinds |= {kind for key in all_sources for kind in (key[0], key[2])}
-    return SampledGraph(
-        relations={
-            key: Relation(key[0], key[2], _to_indices(all_offsets[key]), _to_indices(sources))
-            for key, sources in all_sources.items()
-        },
-        num_nodes={
-            kind: int(remote_backend_utils.num_nodes(features, graph, kind))
-            for kind in sorted(kind for kind in kinds if isinstance(kind, str))
-        },
-        permutation=dict(permutations),
-        is_hetero=True,
-        is_temporal=False,
-        node_times={},
+    return _checked_sources(
+        SampledGraph(
+            relations={
+                key: Relation(key[0], key[2], _to_indices(all_offsets[key]), _to_indices(sources))
+                for key, sources in all_sources.items()
+            },
+            num_nodes={
+                kind: int(remote_backend_utils.num_nodes(features, graph, kind))
+                for kind in sorted(kind for kind in kinds if isinstance(kind, str))
+            },
+            permutation=dict(permutations),
+            is_hetero=True,
+            is_temporal=False,
+            node_times={},
+        )
     )
+
+
+def _checked_sources(graph: SampledGraph) -> SampledGraph:
+    """Return `graph`, or raise `OptionsError` for an edge from no node."""
+    for key, relation in graph.relations.items():
+        most = graph.num_nodes.get(relation.source, 0)
+        sources = relation.sources
+        if len(sources) and (sources.min() < 0 or sources.max() >= most):
+            raise OptionsError(
+                f"the edges {key!r} of the graph store come from nodes {sources.min()} to "
+                f"{sources.max()}, but there are {most}; correct them, or their size"
+            )
+    return graph
 
 
 def _to_indices(tensor: Tensor) -> NDArray[np.int64]:
