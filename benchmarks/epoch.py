@@ -29,6 +29,7 @@ from torch_geometric.data import Data
 from torch_geometric.data.separate import separate
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GIN, global_add_pool
+from tqdm import tqdm
 
 from torchkiln import Options, identity_loss, training_model
 from torchkiln.core import write_atomic
@@ -76,7 +77,7 @@ def full_epoch(program, loader: FixedSizeLoader, graphs: list[Data]) -> dict:
     losses = []
     numbers = {int(graph.idx): position for position, graph in enumerate(graphs)}
     start = time.perf_counter()
-    for batch in loader:
+    for batch in tqdm(loader, desc="One epoch of QM9", unit="batch"):
         losses.append(program(batch.x, batch.edge_index, batch.batch, batch.y, batch.graph_mask))
         real = batch.idx[batch.graph_mask].tolist()
         seen[[numbers[idx] for idx in real]] += 1
@@ -146,7 +147,7 @@ def main() -> None:
             run_pyg(eager, eager_optimizer, pyg_loader, arguments.batches),
             run_torchkiln(program, loader, arguments.batches),
         )
-        for _ in range(arguments.rounds)
+        for _ in tqdm(range(arguments.rounds), desc="PyG and Torchkiln in turn")
     ]
     ratio = statistics.median(ours / theirs for theirs, ours in rounds)
     pyg, ours = (statistics.median(column) for column in zip(*rounds, strict=True))
