@@ -66,7 +66,7 @@ def radius_graph(
 
 def _drop_missing(edges: Tensor) -> Tensor:
     """Return edges without those that lead nowhere, which plain PyG cannot use."""
-    return edges if isRunningOnIpu() else edges[:, edges[0] >= 0]
+    return edges if isRunningOnIpu() else _layers.drop_missing(edges)
 
 
 class Aggregation(_pyg.Aggregation):
