@@ -1,5 +1,6 @@
 """Operations that compilers do badly or a static graph cannot hold, each as a static one."""
 
+from torchkiln.ops._cfconv import cfconv, cfconv_table
 from torchkiln.ops._control import choose, repeat
 from torchkiln.ops._ctc import static_ctc_loss
 from torchkiln.ops._ctc_decoder import ctc_beam_search
@@ -7,12 +8,15 @@ from torchkiln.ops._host import host_call, register_host_function
 from torchkiln.ops._points import farthest_points, nearest
 from torchkiln.ops._print import PrintFormat, print_tensor
 from torchkiln.ops._random import bernoulli_is_exact, draw
+from torchkiln.ops._segments import segment_sum
 from torchkiln.ops._slices import dynamic_slice, dynamic_update
 
 __all__ = [
     "PrintFormat",
     "draw",
     "bernoulli_is_exact",
+    "cfconv",
+    "cfconv_table",
     "choose",
     "ctc_beam_search",
     "dynamic_slice",
@@ -23,5 +27,6 @@ __all__ = [
     "print_tensor",
     "register_host_function",
     "repeat",
+    "segment_sum",
     "static_ctc_loss",
 ]

@@ -1,4 +1,4 @@
-"""Small C files of this package, compiled on first use and kept for the user."""
+"""Small C and C++ files of this package, compiled on first use and kept for the user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from pathlib import Path
 
 from torchkiln.core import atomic_path, cpu_features, file_lock
 
-_FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-std=gnu11")
+_FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
+# Choices between two numbers may be computed as such; NaN and infinity keep their meaning.
+_SELECTS = ("-fno-math-errno", "-fno-trapping-math")
+# OpenMP: the library is found by its name, libgomp.so.1, which torch has loaded already. So torch's
+# threads are used, and there is one pool in the process.
+_LANGUAGES = {
+    ".c": ("CC", ("gcc", "cc"), ("-std=gnu11",)),
+    ".cpp": ("CXX", ("g++", "c++"), ("-std=c++17", "-fopenmp", *_SELECTS)),
+}
 _log = logging.getLogger("torchkiln")
 
 
@@ -28,31 +36,37 @@ def native_dir() -> Path:
 
 @functools.cache
 def load_native(name: str) -> ctypes.CDLL | None:
-    """Return the library built from `name`.c beside this file; None without a C compiler."""
-    source = Path(__file__).with_name(f"{name}.c")
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
-    library = native_dir() / f"{name}-{_digest(source)}.so"
+    """Return the library built from `name`.c or .cpp beside this file; None without a compiler."""
+    sources = (Path(__file__).with_name(name + suffix) for suffix in _LANGUAGES)
+    source = next(path for path in sources if path.exists())
+    variable, names, flags = _LANGUAGES[source.suffix]
+    found = (shutil.which(compiler) for compiler in names)
+    compiler = os.environ.get(variable) or next(filter(None, found), None)
+    library = native_dir() / f"{name}-{_digest(source, flags)}.so"
     try:
         if not library.exists():
             if compiler is None:
+                _log.debug("native helper %s is not available: no compiler (%s)", name, names)
                 return None
-            _build(compiler, source, library)
+            _build([compiler, *_FLAGS, *flags], source, library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError) as error:
         _log.debug("native helper %s is not available: %s", name, error)
         return None
 
 
-def _digest(source: Path) -> str:
+def _digest(source: Path, flags: tuple[str, ...]) -> str:
     # -march=native: a home directory shared by machines must not share instruction sets.
     digest = hashlib.sha256(source.read_bytes())
-    digest.update(f"{_FLAGS} {cpu_features()}".encode())
+    for header in sorted(source.parent.glob("*.h")):
+        digest.update(header.read_bytes())
+    digest.update(f"{_FLAGS} {flags} {cpu_features()}".encode())
     return digest.hexdigest()[:16]
 
 
-def _build(compiler: str, source: Path, library: Path) -> None:
+def _build(command: list[str], source: Path, library: Path) -> None:
     with file_lock(library.with_suffix(".lock")):
         if not library.exists():
             with atomic_path(library) as temporary:
-                command = [compiler, *_FLAGS, str(source), "-o", str(temporary), "-lm"]
+                command = [*command, str(source), "-o", str(temporary), "-lm"]
                 subprocess.run(command, check=True, capture_output=True, timeout=120)

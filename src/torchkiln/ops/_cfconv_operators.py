@@ -1,0 +1,245 @@
+"""The operators behind `cfconv`, each with a native kernel, a plain form and its derivatives.
+
+Convolution is linear in features, filters and table, and a derivative by distance only changes the
+weights of knots. So the derivatives of these five sums are these five sums again, to any order:
+training on forces needs no second implementation. `order` counts derivatives by distance, `scale`
+multiplies the filter of each edge, `reverse` turns messages round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchkiln.ops import _cfconv_reference as reference
+from torchkiln.ops._cfconv_native import Edges, Places, call_kernel, check_edges, find_kernel
+from torchkiln.ops._define import define_operator
+
+# The fourth derivative of a cubic is 0.
+_LAST_ORDER = 3
+
+
+def _kernel(name: str, x: Tensor, edges: Edges) -> Any:
+    """Return the native kernel; where there is none, check on the CPU what it would check."""
+    kernel = find_kernel(name, x)
+    if kernel is None and x.device.type == "cpu":
+        check_edges(edges.edge_index, edges.batch)
+    return kernel
+
+
+@define_operator("cfconv")
+def convolve(
+    x: Tensor, filters: Tensor, index: Tensor, batch: Tensor, ways: Tensor | None, reverse: bool
+) -> Tensor:
+    """Return the sum of messages at each node, [num_nodes, num_features]."""
+    edges = Edges(index, batch, ways, reverse)
+    kernel = _kernel("cfconv", x, edges)
+    if kernel is None:
+        return reference.convolve(x, filters, edges)
+    return call_kernel(kernel, x.new_empty(x.shape), (x, filters), edges)
+
+
+@define_operator("cfconv_edge_products")
+def edge_products(
+    x: Tensor, grad: Tensor, index: Tensor, batch: Tensor, ways: Tensor | None, reverse: bool
+) -> Tensor:
+    """Return, for each edge, x where its message comes from times grad where it goes."""
+    edges = Edges(index, batch, ways, reverse)
+    kernel = _kernel("edge_products", x, edges)
+    if kernel is None:
+        return reference.edge_products(x, grad, edges)
+    out = x.new_empty((index.shape[1], x.shape[1]))
+    return call_kernel(kernel, out, (x, grad), edges)
+
+
+@define_operator("cfconv_table")
+def convolve_table(
+    x: Tensor,
+    table: Tensor,
+    distances: Tensor,
+    scale: Tensor | None,
+    index: Tensor,
+    batch: Tensor,
+    ways: Tensor | None,
+    spacing: float,
+    order: int,
+    reverse: bool,
+) -> Tensor:
+    """Return the sum of messages at each node, with filters from a table."""
+    edges = Edges(index, batch, ways, reverse)
+    places = Places(distances, scale, len(table), spacing, order)
+    kernel = _kernel("table_conv", x, edges)
+    if kernel is None:
+        return reference.convolve(x, reference.interpolate(table, places), edges)
+    return call_kernel(kernel, x.new_empty(x.shape), (x, table), edges, places)
+
+
+@define_operator("cfconv_table_gradient")
+def table_gradient(
+    x: Tensor,
+    grad: Tensor,
+    distances: Tensor,
+    scale: Tensor | None,
+    num_knots: int,
+    index: Tensor,
+    batch: Tensor,
+    ways: Tensor | None,
+    spacing: float,
+    order: int,
+    reverse: bool,
+) -> Tensor:
+    """Return edge products summed into the knots of each edge, [num_knots, num_features]."""
+    edges = Edges(index, batch, ways, reverse)
+    places = Places(distances, scale, num_knots, spacing, order)
+    kernel = _kernel("table_gradient", x, edges)
+    if kernel is None:
+        return reference.table_gradient(reference.edge_products(x, grad, edges), places)
+    out = x.new_empty((num_knots, x.shape[1]))
+    return call_kernel(kernel, out, (x, grad), edges, places)
+
+
+@define_operator("cfconv_edge_dots")
+def edge_dots(
+    x: Tensor,
+    grad: Tensor,
+    table: Tensor,
+    distances: Tensor,
+    scale: Tensor | None,
+    index: Tensor,
+    batch: Tensor,
+    ways: Tensor | None,
+    spacing: float,
+    order: int,
+    reverse: bool,
+) -> Tensor:
+    """Return the sum over features of edge products times filters, [num_edges]."""
+    edges = Edges(index, batch, ways, reverse)
+    places = Places(distances, scale, len(table), spacing, order)
+    kernel = _kernel("edge_dots", x, edges)
+    if kernel is None:
+        products = reference.edge_products(x, grad, edges)
+        return (products * reference.interpolate(table, places)).sum(1)
+    return call_kernel(kernel, x.new_empty(distances.shape), (x, grad, table), edges, places)
+
+
+@torch.library.register_fake("torchkiln::cfconv")
+@torch.library.register_fake("torchkiln::cfconv_table")
+def _(x: Tensor, *others: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("torchkiln::cfconv_edge_products")
+def _(x: Tensor, grad: Tensor, index: Tensor, *others: Any) -> Tensor:
+    return x.new_empty((index.shape[1], x.shape[1]))
+
+
+@torch.library.register_fake("torchkiln::cfconv_table_gradient")
+def _(
+    x: Tensor, grad: Tensor, distances: Tensor, scale: Tensor | None, num_knots: int, *others: Any
+) -> Tensor:
+    return x.new_empty((num_knots, x.shape[1]))
+
+
+@torch.library.register_fake("torchkiln::cfconv_edge_dots")
+def _(x: Tensor, grad: Tensor, table: Tensor, distances: Tensor, *others: Any) -> Tensor:
+    return x.new_empty(distances.shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
+    ctx.rest = [None if isinstance(value, Tensor) else value for value in inputs]
+    ctx.is_tensor = [isinstance(value, Tensor) for value in inputs]
+
+
+def _recall(ctx: Any) -> list[Any]:
+    saved = iter(ctx.saved_tensors)
+    pairs = zip(ctx.rest, ctx.is_tensor, strict=True)
+    return [next(saved) if is_tensor else value for value, is_tensor in pairs]
+
+
+def _grads(ctx: Any, *makers: Any) -> tuple[Tensor | None, ...]:
+    """Return the gradients that somebody needs; `makers` are those of the first inputs."""
+    needed = ctx.needs_input_grad
+    made = [make() if need else None for make, need in zip(makers, needed, strict=False)]
+    return (*made, *[None] * (len(needed) - len(made)))
+
+
+def _convolve_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, filters, *edges, reverse = _recall(ctx)
+    return _grads(
+        ctx,
+        lambda: convolve(grad, filters, *edges, not reverse),
+        lambda: edge_products(x, grad, *edges, reverse),
+    )
+
+
+def _edge_products_backward(ctx: Any, grad_products: Tensor) -> tuple[Tensor | None, ...]:
+    x, grad, *edges, reverse = _recall(ctx)
+    return _grads(
+        ctx,
+        lambda: convolve(grad, grad_products, *edges, not reverse),
+        lambda: convolve(x, grad_products, *edges, reverse),
+    )
+
+
+def _convolve_table_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, table, distances, scale, *edges, spacing, order, reverse = _recall(ctx)
+    return _grads(
+        ctx,
+        lambda: convolve_table(grad, table, distances, scale, *edges, spacing, order, not reverse),
+        lambda: table_gradient(
+            x, grad, distances, scale, len(table), *edges, spacing, order, reverse
+        ),
+        lambda: _slopes(x, grad, table, distances, scale, *edges, spacing, order, reverse),
+        lambda: edge_dots(x, grad, table, distances, None, *edges, spacing, order, reverse),
+    )
+
+
+def _table_gradient_backward(ctx: Any, grad_table: Tensor) -> tuple[Tensor | None, ...]:
+    x, grad, distances, scale, _, *edges, spacing, order, reverse = _recall(ctx)
+    return _grads(
+        ctx,
+        lambda: convolve_table(
+            grad, grad_table, distances, scale, *edges, spacing, order, not reverse
+        ),
+        lambda: convolve_table(x, grad_table, distances, scale, *edges, spacing, order, reverse),
+        lambda: _slopes(x, grad, grad_table, distances, scale, *edges, spacing, order, reverse),
+        lambda: edge_dots(x, grad, grad_table, distances, None, *edges, spacing, order, reverse),
+    )
+
+
+def _edge_dots_backward(ctx: Any, grad_dots: Tensor) -> tuple[Tensor | None, ...]:
+    x, grad, table, distances, scale, *edges, spacing, order, reverse = _recall(ctx)
+    factor = grad_dots if scale is None else grad_dots * scale
+    return _grads(
+        ctx,
+        lambda: convolve_table(grad, table, distances, factor, *edges, spacing, order, not reverse),
+        lambda: convolve_table(x, table, distances, factor, *edges, spacing, order, reverse),
+        lambda: table_gradient(
+            x, grad, distances, factor, len(table), *edges, spacing, order, reverse
+        ),
+        lambda: _slopes(x, grad, table, distances, factor, *edges, spacing, order, reverse),
+        lambda: (
+            grad_dots * edge_dots(x, grad, table, distances, None, *edges, spacing, order, reverse)
+        ),
+    )
+
+
+def _slopes(*arguments: Any) -> Tensor:
+    """Return the derivative by distance of `edge_dots` with these arguments."""
+    *tensors, spacing, order, reverse = arguments
+    if order == _LAST_ORDER:
+        return torch.zeros_like(tensors[3])
+    return edge_dots(*tensors, spacing, order + 1, reverse)
+
+
+for _name, _backward in {
+    "cfconv": _convolve_backward,
+    "cfconv_edge_products": _edge_products_backward,
+    "cfconv_table": _convolve_table_backward,
+    "cfconv_table_gradient": _table_gradient_backward,
+    "cfconv_edge_dots": _edge_dots_backward,
+}.items():
+    torch.library.register_autograd(f"torchkiln::{_name}", _backward, setup_context=_remember)

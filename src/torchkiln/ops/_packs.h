@@ -1,0 +1,98 @@
+/* Rows of numbers in vector registers, for any width; written with GCC's vector types, which Clang
+   knows too. */
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64, kWidest = 8;
+#elif defined(__AVX__)
+constexpr int kVectorBytes = 32, kWidest = 4;
+#else
+constexpr int kVectorBytes = 16, kWidest = 4;
+#endif
+#define ALWAYS __attribute__((always_inline))
+#define INLINE inline ALWAYS
+
+/* `Count` vectors of `Bytes` each: a stretch of one row, in registers. */
+template <class Real, int Bytes, int Count>
+struct Pack {
+  typedef Real Vector __attribute__((vector_size(Bytes)));
+  /* The same, at any address. */
+  typedef Real Loose __attribute__((vector_size(Bytes), aligned(sizeof(Real)), may_alias));
+  static constexpr int kLength = Bytes / sizeof(Real);
+  static constexpr int kWidth = Count * kLength;
+  Vector v[Count];
+
+  static INLINE Pack zero() {
+    Pack p;
+#pragma GCC unroll 8
+    for (int k = 0; k < Count; k++) p.v[k] = Vector{};
+    return p;
+  }
+  static INLINE Pack load(const Real *from) {
+    Pack p;
+#pragma GCC unroll 8
+    for (int k = 0; k < Count; k++) p.v[k] = *reinterpret_cast<const Loose *>(from + k * kLength);
+    return p;
+  }
+  INLINE void store(Real *to) const {
+#pragma GCC unroll 8
+    for (int k = 0; k < Count; k++) *reinterpret_cast<Loose *>(to + k * kLength) = v[k];
+  }
+  INLINE Pack &add_product(const Pack &a, const Pack &b) {
+#pragma GCC unroll 8
+    for (int k = 0; k < Count; k++) v[k] += a.v[k] * b.v[k];
+    return *this;
+  }
+  INLINE Pack &add_product(Real a, const Pack &b) {
+#pragma GCC unroll 8
+    for (int k = 0; k < Count; k++) v[k] += a * b.v[k];
+    return *this;
+  }
+  INLINE Pack &add(const Pack &a) {
+#pragma GCC unroll 8
+    for (int k = 0; k < Count; k++) v[k] += a.v[k];
+    return *this;
+  }
+  INLINE Real sum() const {
+    Vector total = v[0];
+#pragma GCC unroll 8
+    for (int k = 1; k < Count; k++) total += v[k];
+    Real result = 0;
+    for (int k = 0; k < kLength; k++) result += total[k];
+    return result;
+  }
+};
+
+template <class Real, int Bytes, class Body>
+INLINE void narrow_blocks(int64_t &f, int64_t end, Body &body) {
+  if (f + int64_t(Bytes / sizeof(Real)) <= end) {
+    body(Pack<Real, Bytes, 1>{}, f);
+    f += Bytes / sizeof(Real);
+  }
+  if constexpr (Bytes > int(sizeof(Real))) narrow_blocks<Real, Bytes / 2>(f, end, body);
+}
+
+/* Call body(pack type, first feature) for pieces that cover [begin, end), widest first. */
+template <class Real, int Count = kWidest, class Body>
+INLINE void for_blocks(int64_t begin, int64_t end, Body body) {
+  constexpr int kWidth = Count * kVectorBytes / int(sizeof(Real));
+  int64_t f = begin;
+  for (; f + kWidth <= end; f += kWidth) body(Pack<Real, kVectorBytes, Count>{}, f);
+  if constexpr (Count > 1)
+    for_blocks<Real, Count / 2>(f, end, body);
+  else
+    narrow_blocks<Real, kVectorBytes / 2>(f, end, body);
+}
+
+/* Zero one part of out[0, size). */
+template <class Real>
+void zero_share(Real *out, int64_t size, int64_t part, int64_t parts) {
+  const int64_t begin = size * part / parts, end = size * (part + 1) / parts;
+  std::memset(out + begin, 0, sizeof(Real) * size_t(end - begin));
+}
+
+} // namespace
