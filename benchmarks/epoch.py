@@ -34,7 +34,7 @@ from tqdm import tqdm
 from torchkiln import Options, identity_loss, training_model
 from torchkiln.core import write_atomic
 from torchkiln.datasets import qm9_arrays
-from torchkiln.datasets._qm9_pyg import collated
+from torchkiln.datasets.qm9._pyg import collated
 from torchkiln.graphs import FixedSizeLoader, GraphStore
 
 HIDDEN = 64

@@ -1,6 +1,6 @@
 """Which molecules of QM9 the tests take."""
 
-from torchkiln.datasets._qm9_source import PARTS
+from torchkiln.datasets.qm9._source import PARTS
 
 # Of each table: the first so many rows, and all molecules of these numbers.
 FIRST_ROWS = {PARTS[0]: 500, PARTS[1]: 0, PARTS[2]: 0}

@@ -6,8 +6,8 @@ import os
 import pytest
 from _odd_molecules import FIRST_ROWS, OUT_OF_ORDER, REARRANGED, ZWITTERION
 
-from torchkiln.datasets._qm9 import build_arrays
-from torchkiln.datasets._qm9_source import PARTS, find_source
+from torchkiln.datasets.qm9._arrays import build_arrays
+from torchkiln.datasets.qm9._source import PARTS, find_source
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,9 @@ def molecules(tmp_path_factory):
     from torch_geometric.data import Data
     from torch_geometric.data.separate import separate
 
-    from torchkiln.datasets._qm9 import build_arrays
-    from torchkiln.datasets._qm9_pyg import collated
-    from torchkiln.datasets._qm9_source import PARTS, find_source
+    from torchkiln.datasets.qm9._arrays import build_arrays
+    from torchkiln.datasets.qm9._pyg import collated
+    from torchkiln.datasets.qm9._source import PARTS, find_source
 
     folder = tmp_path_factory.mktemp("qm9_rows")
     for name in PARTS:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 def first_rows(folder):
     """Write short tables of the form of qm9pack's."""
-    from torchkiln.datasets._qm9_source import PARTS, find_source
+    from torchkiln.datasets.qm9._source import PARTS, find_source
 
     folder.mkdir()
     for name in PARTS:

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from torchkiln.core import atomic_path, warn_user
 
 Arrays = dict[str, NDArray[Any]]
+# By dataset, folder and names of what `cached_arrays` keeps. There may be other things beside it:
+# the directory may be one of the user's own.
+_KEPT = {"qm9": (".", "qm9-*.npz"), "water": ("water", "*.npz")}
 
 
 def data_dir() -> Path:
@@ -43,3 +46,34 @@ def cached_arrays(name: str, build: Callable[[], Arrays]) -> Arrays:
     with atomic_path(path) as temporary, temporary.open("wb") as target:
         np.savez(target, allow_pickle=False, **arrays)
     return arrays
+
+
+def kept_files(dataset: str) -> list[Path]:
+    """Return the files that the data directory holds of a dataset ("qm9" or "water")."""
+    folder, names = _KEPT[dataset]
+    return sorted((data_dir() / folder).glob(names))
+
+
+def clear_kept(*, dry_run: bool = False) -> list[tuple[Path, int]]:
+    """Delete everything that is kept of all datasets, also what was left when writing was killed.
+
+    Nothing else is touched, and nothing outside of the data directory: a folder that is a link out
+    of it is not entered.
+
+    Args:
+        dry_run: Delete nothing.
+
+    Returns:
+        What was (or would be) deleted, with its size in bytes.
+    """
+    found: list[Path] = []
+    for folder, names in _KEPT.values():
+        place = data_dir() / folder
+        if place.resolve().is_relative_to(data_dir().resolve()):
+            # `atomic_path` writes beside the file, under a hidden name.
+            found += sorted([*place.glob(names), *place.glob(f".{names}.*.tmp")])
+    cleared = [(path, path.lstat().st_size) for path in found]
+    if not dry_run:
+        for path in found:
+            path.unlink(missing_ok=True)
+    return cleared

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from torchkiln.core import OptionsError
 from torchkiln.datasets._array_cache import Arrays, cached_arrays
-from torchkiln.datasets._qm9 import QM9Arrays, qm9_arrays, source_key
-from torchkiln.datasets._qm9_source import find_source
+from torchkiln.datasets.qm9._arrays import QM9Arrays, qm9_arrays, source_key
+from torchkiln.datasets.qm9._source import find_source
 
 _PAIRS_PER_STEP = 4_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final, overload
 
@@ -22,6 +22,7 @@ from torchkiln.graphs.store._columns import (
     flatten_in_memory,
     read_only,
 )
+from torchkiln.graphs.store._from_arrays import columns_from_arrays
 from torchkiln.graphs.store._schema import (
     NUMBERS,
     TEXTS,
@@ -43,7 +44,7 @@ class GraphStore:
     gives a view that shares everything. A store in a directory is mapped into memory: opening takes
     milliseconds, processes share one copy, and pickling sends the path instead of the data.
 
-    Make one with `from_dataset`, `build` or `open`.
+    Make one with `from_dataset`, `from_arrays`, `build` or `open`.
     """
 
     def __init__(
@@ -90,6 +91,35 @@ class GraphStore:
                     raise StoreError("there is no graph to store: the dataset is empty")
         columns.check_edges()
         return cls(columns, selected=selected)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        node_offsets: Any,
+        edge_offsets: Any,
+        node: Mapping[str, Any],
+        edge: Mapping[str, Any],
+        graph: Mapping[str, Any],
+    ) -> Self:
+        """Take flat NumPy arrays as they are: no `Data` is made, and nothing is copied.
+
+        The arrays must not change afterwards. Nothing but `edge_index` is ever counted up in
+        batches, whatever its name; PyG's own loaders would do so with names that contain "index".
+
+        Args:
+            node_offsets: Where the nodes of each graph begin and end, [num_graphs + 1].
+            edge_offsets: The same of edges.
+            node: Attributes by name, [num_nodes, ...] over all graphs.
+            edge: Attributes, [num_edges, ...]; `edge_index` is [2, num_edges], counted from 0 in
+                each graph.
+            graph: Attributes, [num_graphs, ...]; `store[i]` has what follows the first dimension,
+                so a number a graph that PyG batches as a vector is [num_graphs, 1].
+
+        Raises:
+            StoreError: Lengths do not fit, or an edge leads to a node that its graph has not.
+        """
+        return cls(columns_from_arrays(node_offsets, edge_offsets, node, edge, graph))
 
     @classmethod
     def build(

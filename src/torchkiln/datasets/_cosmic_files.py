@@ -1,0 +1,66 @@
+"""Which larcv3 files of cosmic-ray events are in a folder, and whether they are whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchkiln.core import StoreError
+
+# Wire signals, and the labels of their pixels.
+GROUPS = ("sparse2d_sbndwire_group", "sparse2d_sbnd_cosmicseg_group")
+_TABLES = ("extents", "image_meta", "voxel_extents", "voxels")
+_SUFFIXES = (".h5", ".hdf5")
+
+
+@dataclass(frozen=True, slots=True)
+class CosmicFile:
+    """One file, with how many events it has and how many pixels are not empty."""
+
+    path: Path
+    num_events: int
+    num_voxels: int
+
+
+def find_cosmic(root: Path) -> list[CosmicFile]:
+    """Return the files below `root` (or `root` itself), checked.
+
+    Raises:
+        StoreError: if there is none, or one is damaged or of another kind.
+    """
+    if root.is_file():
+        paths = [root]
+    else:
+        paths = sorted(path for path in root.rglob("*") if path.suffix in _SUFFIXES)
+    if not paths:
+        raise StoreError(
+            f"{root} holds no larcv3 events; put CosmicTagger's HDF5 files (.h5, such as "
+            "cosmic_tagging_light.h5) into a folder and name it with --root"
+        )
+    return [_check(path) for path in paths]
+
+
+def _check(path: Path) -> CosmicFile:
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            num_events = len(file["Events/event_id"])
+            voxels = []
+            for group in GROUPS:
+                for table in _TABLES:
+                    # Chunks are compressed: what is cut off is found by reading only.
+                    content = file[f"Data/{group}/{table}"][:]
+                    if table == "extents" and len(content) != num_events:
+                        raise StoreError(
+                            f"{path} has {num_events} events but {len(content)} entries in {group}"
+                        )
+                voxels.append(len(content))
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(
+            f"{path} is damaged or no larcv3 file with {' and '.join(GROUPS)} "
+            f"({str(error).strip(chr(34))}); copy it again"
+        ) from error
+    return CosmicFile(path, num_events, voxels[0])

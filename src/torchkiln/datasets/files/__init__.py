@@ -1,0 +1,1 @@
+"""Molecules in files: xyz, extended xyz, SDF."""

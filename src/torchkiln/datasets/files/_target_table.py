@@ -1,0 +1,123 @@
+"""Targets that stand in a .csv beside the molecules."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchkiln.core import StoreError
+from torchkiln.datasets.molecules._molecules import Molecules
+from torchkiln.datasets.qm9._arrays import TARGET_COLUMNS
+from torchkiln.datasets.qm9._targets import QM9_TARGETS, in_pyg_units, published_name
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """Numbers by column; `names` are those of the rows, from the first column without numbers."""
+
+    path: Path
+    names: list[str] | None
+    columns: Mapping[str, NDArray[np.float64]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def table_beside(path: Path) -> Path | None:
+    """Return the .csv that belongs to a file of molecules: `molecules.xyz.csv` or `molecules.csv`.
+
+    None if there is none.
+    """
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    candidates = [plain.with_name(f"{plain.name}.csv"), plain.with_suffix(".csv")]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def read_target_table(path: Path) -> TargetTable:
+    """Read a table with a header; columns whose first cell is no number are texts.
+
+    The published gdb9.sdf.csv is known by its columns and comes in PyG's names and units.
+
+    Raises:
+        StoreError: naming file and line.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise StoreError(f"{path} is no table of targets: {error}") from error
+    header, *body = rows or [[]]
+    # A blank line at the end is no row.
+    body = [row for row in body if row]
+    if not header or not body:
+        raise StoreError(f"{path}, line 1: a header with names and a row for each molecule wanted")
+    for number, row in enumerate(body, 2):
+        if len(row) != len(header):
+            raise StoreError(
+                f"{path}, line {number}: {len(row)} cells, but the header has {len(header)}; the "
+                "file may be cut off"
+            )
+    texts = [i for i, cell in enumerate(body[0]) if not _is_number(cell)]
+    numeric = [i for i in range(len(header)) if i not in texts]
+    if not numeric:
+        raise StoreError(f"{path}, line 2: there is no number among {body[0]}")
+    columns = {header[i].strip(): _column(path, header[i], i, body) for i in numeric}
+    names = [row[texts[0]].strip() for row in body] if texts else None
+    if set(TARGET_COLUMNS) <= columns.keys():
+        columns = {
+            target: in_pyg_units(target, columns[published_name(target)]) for target in QM9_TARGETS
+        }
+    return TargetTable(path, names, columns)
+
+
+def with_table(molecules: Molecules, table: TargetTable) -> Molecules:
+    """Return `molecules` with the targets of a table, by name if both have names, else by order.
+
+    Raises:
+        StoreError: if a molecule has no row.
+    """
+    if molecules.names is not None and table.names is not None:
+        row_of = {name: row for row, name in enumerate(table.names)}
+        missing = [name for name in molecules.names if name not in row_of]
+        if not missing:
+            return molecules.with_targets(
+                {
+                    key: column[[row_of[name] for name in molecules.names]]
+                    for key, column in table.columns.items()
+                }
+            )
+        if len(missing) < len(molecules) or len(table) != len(molecules):
+            raise StoreError(
+                f"{table.path} has no row for the molecule {missing[0]!r} of {molecules.source} "
+                f"({len(missing)} of {len(molecules)} are missing)"
+            )
+    if len(table) != len(molecules):
+        raise StoreError(
+            f"{table.path} has {len(table)} rows for {len(molecules)} molecules of "
+            f"{molecules.source}; give each molecule a row, or both of them names"
+        )
+    return molecules.with_targets(table.columns)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell or "nan")
+    except ValueError:
+        return False
+    return True
+
+
+def _column(path: Path, name: str, index: int, rows: list[list[str]]) -> NDArray[np.float64]:
+    try:
+        return np.array([float(row[index] or math.nan) for row in rows])
+    except ValueError:
+        number = next(n for n, row in enumerate(rows, 2) if not _is_number(row[index]))
+        raise StoreError(
+            f"{path}, line {number}: {name.strip()!r} is {rows[number - 2][index]!r}, not a number"
+        ) from None

@@ -1,0 +1,104 @@
+"""The published dsgdb9nsd_*.xyz files of QM9, one molecule each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from torchkiln.core import StoreError
+from torchkiln.datasets.files._text_lines import to_number
+from torchkiln.datasets.molecules._molecules import Molecules, to_offsets
+from torchkiln.datasets.qm9._arrays import published_targets
+from torchkiln.datasets.qm9._smiles import ATOMIC_NUMBERS
+from torchkiln.datasets.qm9._source import NUM_PROPERTIES, MoleculeTable
+from torchkiln.datasets.qm9._targets import qm9_targets
+
+_TAG = "gdb"
+
+
+def is_published_xyz(path: Path) -> bool:
+    """Tell whether a file has the properties of QM9 in its second line."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            file.readline()
+            return file.readline().split()[:1] == [_TAG]
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def read_published_xyz(paths: Sequence[Path], *, source: str, progress: bool) -> Molecules:
+    """Read files of one molecule each: atoms and properties; charges, frequencies and names stay.
+
+    Raises:
+        StoreError: naming file and line.
+    """
+    indices: list[int] = []
+    properties: list[list[float]] = []
+    numbers: list[int] = []
+    sizes: list[int] = []
+    positions: list[float] = []
+    for path in tqdm(paths, desc="Reading QM9", unit=" files", disable=None if progress else True):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        size, index, values = _read_head(path, lines)
+        for number, line in enumerate(lines[2 : 2 + size], 3):
+            z, position = _read_atom(path, number, line)
+            numbers.append(z)
+            positions += position
+        sizes.append(size)
+        indices.append(index)
+        properties.append(values)
+    table = MoleculeTable(
+        index=np.array(indices),
+        smiles=[],
+        offsets=to_offsets(np.array(sizes)),
+        z=np.array(numbers, dtype=np.uint8),
+        pos=np.array(positions).reshape(-1, 3),
+        properties=np.array(properties),
+    )
+    return Molecules(
+        offsets=table.offsets,
+        z=table.z,
+        pos=table.pos,
+        names=[f"{_TAG}_{index}" for index in indices],
+        targets=qm9_targets(published_targets(table)),
+        source=source,
+    )
+
+
+def _read_head(path: Path, lines: list[str]) -> tuple[int, int, list[float]]:
+    try:
+        size = int(lines[0])
+    except (IndexError, ValueError):
+        raise StoreError(f"{path}, line 1: the number of atoms wanted") from None
+    words = lines[1].split() if len(lines) > 1 else []
+    try:
+        index, values = int(words[1]), [to_number(word) for word in words[2:]]
+    except (IndexError, ValueError):
+        index, values = 0, []
+    if words[:1] != [_TAG] or len(values) != NUM_PROPERTIES:
+        raise StoreError(
+            f"{path}, line 2: '{_TAG}', a number and {NUM_PROPERTIES} properties wanted"
+        )
+    # Frequencies, SMILES and InChI follow; without them the last atom may be cut.
+    if size < 1 or len(lines) < size + 5:
+        raise StoreError(
+            f"{path}, line {len(lines)}: the file is cut off; line 1 promises {size} atoms, and "
+            "three more lines follow them"
+        )
+    return size, index, values
+
+
+def _read_atom(path: Path, number: int, line: str) -> tuple[int, list[float]]:
+    words = line.split()
+    try:
+        position = [to_number(word) for word in words[1:4]]
+        if len(position) == 3 and math.isfinite(sum(position)):
+            return ATOMIC_NUMBERS[words[0]], position
+    except (IndexError, KeyError, ValueError):
+        pass
+    elements = ", ".join(ATOMIC_NUMBERS)
+    raise StoreError(f"{path}, line {number}: one of {elements} and three coordinates wanted")
