@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchkiln.core import Anchor as Anchor
     from torchkiln.core import Backend as Backend
+    from torchkiln.core import CheckpointError as CheckpointError
     from torchkiln.core import DynamicShapeError as DynamicShapeError
     from torchkiln.core import NoLossError as NoLossError
     from torchkiln.core import Options as Options
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torchkiln.core import TorchkilnError as TorchkilnError
     from torchkiln.data import DataLoader as DataLoader
     from torchkiln.runtime import LAMB as LAMB
+    from torchkiln.runtime import CheckpointStore as CheckpointStore
     from torchkiln.runtime import Program as Program
     from torchkiln.runtime import identity_loss as identity_loss
     from torchkiln.runtime import inference_model as inference_model
@@ -36,6 +38,7 @@ _HOMES = {
     "torchkiln.core": (
         "Anchor",
         "Backend",
+        "CheckpointError",
         "DynamicShapeError",
         "NoLossError",
         "Options",
@@ -47,6 +50,7 @@ _HOMES = {
     ),
     "torchkiln.data": ("DataLoader",),
     "torchkiln.runtime": (
+        "CheckpointStore",
         "LAMB",
         "Program",
         "identity_loss",

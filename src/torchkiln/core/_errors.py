@@ -73,3 +73,7 @@ class ExecutableError(TorchkilnError, RuntimeError):
 
 class WorkerError(TorchkilnError, RuntimeError):
     """A data-loading process failed; the message carries its traceback."""
+
+
+class CheckpointError(TorchkilnError, RuntimeError):
+    """A checkpoint cannot be written, is damaged, is not there, or does not fit the run."""

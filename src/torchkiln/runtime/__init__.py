@@ -1,6 +1,14 @@
 """Compile a whole step once, run it: programs, optimisers, losses, executable cache."""
 
 from torchkiln.data import register_container
+from torchkiln.runtime._checkpoint import Checkpoint, CheckpointStore
+from torchkiln.runtime._checkpoint_files import find_non_finite
+from torchkiln.runtime._checkpoint_state import (
+    load_optimizer_tensors,
+    optimizer_tensors,
+    random_state,
+    set_random_state,
+)
 from torchkiln.runtime._export import load_program as load
 from torchkiln.runtime._hooks import add_compile_hook
 from torchkiln.runtime._lamb import LAMB
@@ -9,13 +17,20 @@ from torchkiln.runtime._program import Program, inference_model, training_model
 from torchkiln.runtime._step import is_capturing
 
 __all__ = [
+    "Checkpoint",
+    "CheckpointStore",
     "LAMB",
     "Program",
     "add_compile_hook",
+    "find_non_finite",
     "identity_loss",
     "inference_model",
     "is_capturing",
     "load",
+    "load_optimizer_tensors",
+    "optimizer_tensors",
+    "random_state",
     "register_container",
+    "set_random_state",
     "training_model",
 ]

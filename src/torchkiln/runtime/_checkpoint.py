@@ -1,0 +1,234 @@
+"""`CheckpointStore`: the state of a run on disk, of which one good version always survives."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from torchkiln.core import CheckpointError, atomic_path, sha256_file, warn_user, write_atomic
+from torchkiln.runtime._checkpoint_files import read_tensors, write_tensors
+
+_FORMAT = 1
+_HEADER = re.compile(r"checkpoint-(\d+)\.json")
+_LOCK = ".lock"
+
+
+class Checkpoint(NamedTuple):
+    """What was saved."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+class _Damaged(Exception):  # noqa: N818 - a finding, caught in this file
+    """Why a generation cannot be used."""
+
+
+@final
+class CheckpointStore:
+    """Generations of one checkpoint in a directory of its own.
+
+    Each is a safetensors file and a JSON file with the facts and the checksums of both; the JSON
+    file is written last, so a generation without one does not exist. Files are complete on disk
+    before they get their names. The newest generation and the last good one before it are kept.
+    Nothing is ever pickled or executed.
+
+    Args:
+        directory: Made by the first `save`.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self._known_good: int | None = None  # saved or read by this object
+
+    def exists(self) -> bool:
+        """Whether anything was saved here, damaged or not."""
+        return bool(self._generations())
+
+    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
+        """Write a new generation; return its JSON file.
+
+        Args:
+            tensors: By name, on any device, of any dtype but sparse; they may share memory.
+            facts: Plain JSON values. Tuples come back as lists, and keys as strings.
+
+        Raises:
+            CheckpointError: The disk is full or cannot be written, or `facts` is not JSON. What was
+                saved before stays as it was.
+        """
+        try:
+            plain = json.loads(json.dumps(facts))
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"facts must be plain JSON values to be saved: {error}; put arrays and tensors "
+                "into `tensors`"
+            ) from error
+        generations = self._generations()
+        number = max(generations, default=0) + 1
+        try:
+            header = self._write(number, tensors, plain)
+        except (OSError, SafetensorError) as error:
+            with contextlib.suppress(OSError):
+                self._tensor_file(number).unlink()
+            before = "the last good one is kept" if generations else "there is none before it"
+            raise CheckpointError(
+                f"the checkpoint could not be written to {self.directory} ({error}), {before}; "
+                "free some space, or save elsewhere"
+            ) from error
+        previous = self._last_good(generations)
+        self._known_good = number
+        self._remove_all_but({number, previous})
+        return header
+
+    def load(self) -> Checkpoint:
+        """Return the newest good generation, with a warning if a newer one is damaged.
+
+        Raises:
+            CheckpointError: There is none, or all are damaged.
+        """
+        findings: list[str] = []
+        for number in reversed(self._generations()):
+            try:
+                checkpoint = self._read(number)
+            except _Damaged as finding:
+                findings.append(f"{self._header_file(number).name}: {finding}")
+                continue
+            if findings:
+                warn_user(
+                    f"the newest checkpoint in {self.directory} is damaged ({'; '.join(findings)});"
+                    " the one before it is used"
+                )
+            self._known_good = number
+            return checkpoint
+        if findings:
+            raise CheckpointError(
+                f"every checkpoint in {self.directory} is damaged: {'; '.join(findings)}; restore "
+                "the files from a backup, or train again under another name"
+            )
+        raise CheckpointError(
+            f"there is no checkpoint in {self.directory}; check the name, or save one first"
+        )
+
+    @contextlib.contextmanager
+    def claim(self) -> Iterator[None]:
+        """Keep other processes from writing here; the claim ends with the process at the latest.
+
+        Raises:
+            CheckpointError: Another process has it, or nothing can be written there.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            file = (self.directory / _LOCK).open("a")
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoints cannot be written to {self.directory}: {error}; choose another place"
+            ) from error
+        with file:
+            try:
+                # A record lock, unlike flock, is not shared with forked loader processes, which
+                # may outlive a killed run for a moment.
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise CheckpointError(
+                    f"another process is training the model in {self.directory}; wait for it, or "
+                    "choose another name"
+                ) from None
+            yield
+
+    # -- files ------------------------------------------------------------------------------
+
+    def _header_file(self, number: int) -> Path:
+        return self.directory / f"checkpoint-{number:06d}.json"
+
+    def _tensor_file(self, number: int) -> Path:
+        return self.directory / f"checkpoint-{number:06d}.safetensors"
+
+    def _generations(self) -> list[int]:
+        """Return the numbers of all generations, oldest first."""
+        if not self.directory.is_dir():
+            return []
+        matches = (_HEADER.fullmatch(path.name) for path in self.directory.iterdir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def _write(self, number: int, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> Path:
+        path = self._tensor_file(number)
+        with atomic_path(path) as temporary:
+            aliases = write_tensors(temporary, tensors)
+            checksum = sha256_file(temporary)
+        header = {
+            "format": _FORMAT,
+            "tensors": {"sha256": checksum, "aliases": aliases},
+            "facts_sha256": _checksum(facts),
+            "facts": facts,
+        }
+        write_atomic(self._header_file(number), json.dumps(header, indent=1))
+        _flush_directory(self.directory)
+        return self._header_file(number)
+
+    def _read(self, number: int) -> Checkpoint:
+        path = self._tensor_file(number)
+        try:
+            header = json.loads(self._header_file(number).read_bytes())
+            found = header["format"]
+            if found != _FORMAT:
+                raise CheckpointError(
+                    f"{self._header_file(number)} has format {found!r}, this version of Torchkiln "
+                    f"reads {_FORMAT}; use the version that wrote it"
+                )
+            facts = header["facts"]
+            if header["facts_sha256"] != _checksum(facts):
+                raise _Damaged("its facts do not have their checksum")
+            if header["tensors"]["sha256"] != sha256_file(path):
+                raise _Damaged(f"{path.name} does not have its checksum")
+            return Checkpoint(read_tensors(path, header["tensors"]["aliases"]), facts)
+        except FileNotFoundError as error:
+            raise _Damaged(f"{Path(error.filename).name} is missing") from error
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise _Damaged(f"{type(error).__name__}: {error}") from error
+
+    def _last_good(self, generations: list[int]) -> int | None:
+        """Return the newest of `generations` that could be loaded."""
+        for number in reversed(generations):
+            if number == self._known_good:
+                return number
+            try:
+                self._read(number)
+            except _Damaged:
+                continue
+            return number
+        return None
+
+    def _remove_all_but(self, kept: set[int | None]) -> None:
+        """Remove other generations, and what a killed process left half written."""
+        names = {self._header_file(n).name for n in kept if n is not None}
+        names |= {self._tensor_file(n).name for n in kept if n is not None}
+        for path in self.directory.glob("*checkpoint-*"):
+            # What cannot be removed now is removed another time.
+            with contextlib.suppress(OSError):
+                if path.name not in names:
+                    # The header goes first: a generation is never there without its tensors.
+                    path.with_suffix(".json").unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
+
+
+def _checksum(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _flush_directory(directory: Path) -> None:
+    """Make new names in a directory survive a power failure."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

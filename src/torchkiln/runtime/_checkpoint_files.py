@@ -1,0 +1,48 @@
+"""Tensors in a safetensors file: any dtype, any layout, shared storage kept shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Write `tensors` and return the names that were left out, with the name they are equal to.
+
+    safetensors refuses tensors that share memory. Those that are the same (tied weights) are
+    written once; those that merely overlap are written each.
+    """
+    kept: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    first_name: dict[tuple[object, ...], str] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        form = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if value.numel() and form in first_name:
+            aliases[name] = first_name[form]
+            continue
+        first_name[form] = name
+        storage = value.untyped_storage().data_ptr()
+        kept[name] = value.clone() if storage in storages else value
+        storages.add(storage)
+    save_file(kept, path)
+    return aliases
+
+
+def read_tensors(path: Path, aliases: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return what `write_tensors` was given; equal ones are one object again."""
+    tensors: dict[str, Tensor] = load_file(path)
+    return {**tensors, **{name: tensors[other] for name, other in aliases.items()}}
+
+
+def find_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return the name of a tensor that holds NaN or infinity, if there is one."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            return name
+    return None
