@@ -1,0 +1,55 @@
+"""SchNet for inference: tables of filters computed once per weights."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torchkiln.models._schnet import SchNet
+
+
+@final
+class BakedSchNet(nn.Module):
+    """A copy of a `SchNet` whose filters are tables that do not change. Made by `SchNet.bake`.
+
+    Its forward is that of `SchNet`. Training the original afterwards does not change it;
+    `refresh` takes over new weights in place, so a program that was compiled with it goes on
+    without recompiling.
+    """
+
+    tables: Tensor
+
+    def __init__(self, model: SchNet) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        self.register_buffer("tables", self._compute_tables(), persistent=False)
+
+    def refresh(self, model: SchNet) -> None:
+        """Take over the present weights of `model`, which has the same sizes."""
+        self.model.load_state_dict(model.state_dict())
+        self.tables.copy_(self._compute_tables())
+
+    @torch.no_grad()
+    def _compute_tables(self) -> Tensor:
+        tables = self.model.tables()
+        return torch.stack(tables) if tables else self.model.embedding.weight.new_empty(0)
+
+    def forward(
+        self,
+        z: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor,
+        batch: Tensor,
+        *,
+        num_graphs: int,
+        edge_ways: Tensor | None = None,
+        pos: Tensor | None = None,
+    ) -> Tensor:
+        """Return one prediction for each molecule, [num_graphs, 1]; arguments as for `SchNet`."""
+        tables = self.tables.unbind(0) if self.model.num_interactions else ()
+        convolve = self.model.table_convolution(tables, edge_index, edge_weight, batch, edge_ways)
+        return self.model.evaluate(z, batch, convolve, num_graphs, pos)

@@ -1,0 +1,68 @@
+"""Training on one number for each molecule of a fixed-size batch."""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from torch import Tensor, nn
+
+from torchkiln.core import ArgumentError, OptionsError
+
+_LOSSES = {"mse": F.mse_loss, "mae": F.l1_loss}
+
+
+@final
+class MoleculeRegression(nn.Module):
+    """A model with its loss, as `training_model` wants it.
+
+    Args:
+        model: Called as `model(z, edge_index, edge_weight, batch, num_graphs=..., edge_ways=...)`;
+            returns one number for each graph. `SchNet`, or one's own.
+        loss: "mse", the mean squared error, or "mae", the mean absolute error.
+
+    Raises:
+        OptionsError: if there is no such loss.
+    """
+
+    def __init__(self, model: nn.Module, loss: Literal["mse", "mae"] = "mse") -> None:
+        super().__init__()
+        if loss not in _LOSSES:
+            raise OptionsError(f"loss must be one of {', '.join(_LOSSES)}; got {loss!r}")
+        self.model = model
+        self.loss = loss
+
+    def forward(
+        self,
+        z: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor,
+        edge_ways: Tensor | None,
+        batch: Tensor,
+        y: Tensor,
+        graph_mask: Tensor,
+        pos: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return predictions, [num_graphs], and the mean loss over real molecules.
+
+        Filler counts for nothing, by `graph_mask`; the loss of a batch of filler only is 0, and so
+        is its gradient. Predictions for filler are 0.
+
+        Raises:
+            ArgumentError: if there is not one target for each graph.
+        """
+        num_graphs = graph_mask.shape[0]
+        if y.numel() != num_graphs:
+            raise ArgumentError(
+                f"y must hold one target for each of {num_graphs} graphs, got {list(y.shape)}; "
+                "choose one target when the dataset is made"
+            )
+        places = {} if pos is None else {"pos": pos}
+        out = self.model(
+            z, edge_index, edge_weight, batch, num_graphs=num_graphs, edge_ways=edge_ways, **places
+        )
+        prediction = torch.where(graph_mask, out.reshape(num_graphs), 0.0)
+        target = torch.where(graph_mask, y.reshape(num_graphs), 0.0)
+        total = _LOSSES[self.loss](prediction, target, reduction="sum")
+        return prediction, total / graph_mask.sum().clamp(min=1)

@@ -1,0 +1,351 @@
+"""SchNet on fixed-size batches: the parameters and the maths of PyG's, other arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, cast, final
+
+import torch
+from torch import Tensor, nn
+
+from torchkiln.core import ArgumentError, OptionsError
+from torchkiln.models._elements import NUM_ELEMENTS, atomic_masses, element_rows
+from torchkiln.models._filters import (
+    GaussianSmearing,
+    ShiftedSoftplus,
+    cosine_cutoff,
+    filter_tables,
+    knot_distances,
+    knot_spacing,
+    knots_for,
+)
+from torchkiln.models._interaction import Interaction, reset_linear
+from torchkiln.ops import cfconv, cfconv_table, segment_sum
+
+if TYPE_CHECKING:
+    from torchkiln.models._baked import BakedSchNet
+
+# Number of an interaction and features that its messages are made of -> sums of messages.
+Convolve = Callable[[int, Tensor], Tensor]
+FilterForm = Literal["exact", "table", "auto"]
+# A table costs one evaluation of the filter network per knot, exact filters one per edge, and
+# interpolation is not free either: with fewer edges than this per knot, exact is faster.
+_EDGES_PER_KNOT = 2
+
+
+@final
+class SchNet(nn.Module):
+    """SchNet with pre-computed edges and static shapes.
+
+    Arguments, results and `state_dict` are those of `torch_geometric.nn.models.SchNet`: weights
+    load both ways, and the same seed gives the same initial weights. Edges come with the batch, so
+    `interaction_graph` and `max_num_neighbors` do not exist here.
+
+    Args:
+        hidden_channels: Features of an atom.
+        num_filters: Features of a message.
+        num_interactions: Number of interaction blocks.
+        num_gaussians: Gaussians that distances are smeared over, at least 2.
+        cutoff: Where filters end, in the unit of distances.
+        readout: "add" or "mean" over the atoms of a molecule.
+        dipole: Predict the magnitude of a dipole moment; forward then needs `pos`.
+        mean: Added to the output of each atom, after
+        std: was multiplied; both or none have an effect.
+        atomref: Values of single atoms by atomic number, [100, 1]; added to each atom, and trained.
+        filter: "exact" evaluates filter networks at the distance of each edge; "table" on a grid,
+            and interpolates: the same to float32 rounding and much faster on large batches. Edges
+            beyond the cutoff then carry no message, where the exact cosine would rise again. "auto"
+            takes a table if a batch has clearly more edge slots than a table has knots.
+        num_knots: Distances in the table; None: 42 for each Gaussian but one, that is 2,048 for 50.
+            See `choose_knots` and `table_error`.
+
+    Raises:
+        OptionsError: if a size or a choice makes no sense.
+    """
+
+    atomic_mass: Tensor
+    initial_atomref: Tensor | None
+
+    def __init__(
+        self,
+        hidden_channels: int = 128,
+        num_filters: int = 128,
+        num_interactions: int = 6,
+        num_gaussians: int = 50,
+        cutoff: float = 10.0,
+        readout: str = "add",
+        dipole: bool = False,
+        mean: float | None = None,
+        std: float | None = None,
+        atomref: Tensor | None = None,
+        filter: FilterForm = "exact",
+        *,
+        num_knots: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check_sizes(hidden_channels, num_filters, num_interactions, num_gaussians, cutoff)
+        if readout not in ("add", "sum", "mean"):
+            raise OptionsError(f"readout must be 'add' or 'mean', got {readout!r}")
+        if filter not in ("exact", "table", "auto"):
+            raise OptionsError(f"filter must be 'exact', 'table' or 'auto', got {filter!r}")
+        self.hidden_channels = hidden_channels
+        self.num_filters = num_filters
+        self.num_interactions = num_interactions
+        self.num_gaussians = num_gaussians
+        self.cutoff = cutoff
+        self.readout = "add" if dipole else readout
+        self.dipole = dipole
+        self.mean = mean
+        self.std = std
+        self.filter: FilterForm = filter
+        self.num_knots = knots_for(num_gaussians) if num_knots is None else num_knots
+        _check_knots(self.num_knots)
+
+        # From here on in PyG's order: the same random numbers go to the same weights.
+        if dipole:
+            self.register_buffer("atomic_mass", atomic_masses())
+        self.embedding = nn.Embedding(NUM_ELEMENTS, hidden_channels, padding_idx=0)
+        self.distance_expansion = GaussianSmearing(0.0, cutoff, num_gaussians)
+        self.interactions = nn.ModuleList(
+            Interaction(hidden_channels, num_gaussians, num_filters)
+            for _ in range(num_interactions)
+        )
+        self.lin1 = nn.Linear(hidden_channels, hidden_channels // 2)
+        self.act = ShiftedSoftplus()
+        self.lin2 = nn.Linear(hidden_channels // 2, 1)
+        self.register_buffer("initial_atomref", atomref)
+        self.atomref = None if atomref is None else nn.Embedding(NUM_ELEMENTS, 1)
+        self.reset_parameters()
+
+    @property
+    def blocks(self) -> list[Interaction]:
+        return [cast(Interaction, block) for block in self.interactions]
+
+    def reset_parameters(self) -> None:
+        """Draw new weights from torch's generator."""
+        self.embedding.reset_parameters()
+        for block in self.blocks:
+            block.reset_parameters()
+        reset_linear(self.lin1)
+        reset_linear(self.lin2)
+        if self.atomref is not None and self.initial_atomref is not None:
+            with torch.no_grad():
+                self.atomref.weight.copy_(self.initial_atomref)
+
+    def forward(
+        self,
+        z: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor,
+        batch: Tensor,
+        *,
+        num_graphs: int,
+        edge_ways: Tensor | None = None,
+        pos: Tensor | None = None,
+    ) -> Tensor:
+        """Return one prediction for each molecule, [num_graphs, 1].
+
+        Filler (of `FixedSizeLoader`) changes no molecule; predictions for filler graphs are finite
+        and mean nothing.
+
+        Args:
+            z: Atomic numbers, int64 [num_nodes].
+            edge_index: int64 [2, num_edges], grouped by molecule. With `edge_ways`, each pair of
+                atoms once; without, one edge for each message, from row 0 to row 1.
+            edge_weight: Distances, [num_edges].
+            batch: Molecule of each atom, int64 [num_nodes], ascending.
+            num_graphs: Molecules in the batch, filler included: `graph_mask.shape[0]`.
+            edge_ways: uint8 [num_edges]: 1 from row 0 to row 1, 2 from row 1 to row 0, 3 both, 0
+                none. Filters are then evaluated once for both directions.
+            pos: Coordinates, [num_nodes, 3]; for dipole moments only.
+
+        Raises:
+            ArgumentError: if shapes do not fit, or `pos` is missing.
+        """
+        if self.uses_table(edge_weight.shape[0]):
+            convolve = self.table_convolution(
+                self.tables(), edge_index, edge_weight, batch, edge_ways
+            )
+        else:
+            convolve = self._exact_convolution(edge_index, edge_weight, batch, edge_ways)
+        return self.evaluate(z, batch, convolve, num_graphs, pos)
+
+    def evaluate(
+        self, z: Tensor, batch: Tensor, convolve: Convolve, num_graphs: int, pos: Tensor | None
+    ) -> Tensor:
+        """Return predictions, with convolutions that are given as a function."""
+        h, x = self._embed(z)
+        for number, block in enumerate(self.blocks):
+            if number:
+                x = block.conv.lin1(h)
+            h = h + block(convolve(number, x))
+        h = self.lin2(self.act(self.lin1(h))).to(self.embedding.weight.dtype)
+        if self.dipole:
+            return self._dipole_moment(h, z, batch, num_graphs, pos)
+        if self.mean is not None and self.std is not None:
+            h = h * self.std + self.mean
+        if self.atomref is not None:
+            h = h + element_rows(self.atomref.weight, z)
+        total = segment_sum(h, batch, num_graphs)
+        if self.readout != "mean":
+            return total
+        num_atoms = segment_sum(torch.ones_like(h), batch, num_graphs)
+        return total / num_atoms.clamp(min=1)
+
+    def _embed(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of atoms and what the first messages are made of.
+
+        Both depend on the element only: the first layer sees 100 rows instead of all atoms.
+        """
+        rows = self.embedding.weight
+        if not self.num_interactions:
+            return element_rows(rows, z), rows
+        first = self.blocks[0].conv.lin1(rows).to(rows.dtype)
+        both = element_rows(torch.cat([rows, first], dim=1), z)
+        return both[:, : self.hidden_channels], both[:, self.hidden_channels :]
+
+    def _exact_convolution(
+        self, edge_index: Tensor, edge_weight: Tensor, batch: Tensor, edge_ways: Tensor | None
+    ) -> Convolve:
+        distances = edge_weight.to(self.embedding.weight.dtype)
+        smeared = self.distance_expansion(distances)
+        envelope = cosine_cutoff(distances, self.cutoff)
+        blocks = self.blocks
+
+        def convolve(number: int, x: Tensor) -> Tensor:
+            filters = blocks[number].mlp(smeared) * envelope
+            # Under autocast, sums of messages are formed in full precision all the same.
+            return cfconv(x.to(filters.dtype), filters, edge_index, batch, edge_ways)
+
+        return convolve
+
+    def table_convolution(
+        self,
+        tables: tuple[Tensor, ...],
+        edge_index: Tensor,
+        edge_weight: Tensor,
+        batch: Tensor,
+        edge_ways: Tensor | None,
+    ) -> Convolve:
+        """Return convolutions with filters that are interpolated from `tables`."""
+        distances = edge_weight.to(self.embedding.weight.dtype)
+        spacing = knot_spacing(self.cutoff, self.num_knots)
+
+        def convolve(number: int, x: Tensor) -> Tensor:
+            table = tables[number]
+            return cfconv_table(
+                x.to(table.dtype), table, distances, edge_index, batch, edge_ways, spacing=spacing
+            )
+
+        return convolve
+
+    def _dipole_moment(
+        self, charges: Tensor, z: Tensor, batch: Tensor, num_graphs: int, pos: Tensor | None
+    ) -> Tensor:
+        if pos is None:
+            raise ArgumentError("a dipole moment needs coordinates; pass pos=, [num_nodes, 3]")
+        mass = self.atomic_mass.index_select(0, z)[:, None]
+        total = segment_sum(mass, batch, num_graphs)
+        # Filler graphs may have no atom; their centre is never used.
+        centre = segment_sum(mass * pos, batch, num_graphs) / total.clamp(min=1.0)
+        moment = segment_sum(charges * (pos - centre.index_select(0, batch)), batch, num_graphs)
+        magnitude: Tensor = torch.linalg.vector_norm(moment, dim=-1, keepdim=True)
+        return magnitude
+
+    # -- tables -----------------------------------------------------------------------------
+
+    def uses_table(self, num_edges: int) -> bool:
+        """Whether batches with so many edge slots are computed with tables of filters."""
+        if self.filter == "auto":
+            return num_edges >= _EDGES_PER_KNOT * self.num_knots
+        return self.filter == "table"
+
+    def tables(self) -> tuple[Tensor, ...]:
+        """Return the filters of each interaction on the grid, [num_knots, num_filters] each."""
+        if not self.num_interactions:
+            return ()
+        dtype, device = self.embedding.weight.dtype, self.embedding.weight.device
+        # In float64: rounded knots would lie beside where interpolation assumes them.
+        knots = knot_distances(self.cutoff, self.num_knots, device)
+        smeared = self.distance_expansion(knots).to(dtype)
+        envelope = cosine_cutoff(knots, self.cutoff).to(dtype)
+        return filter_tables([block.mlp for block in self.blocks], smeared, envelope)
+
+    @torch.no_grad()
+    def table_error(self, num_distances: int = 1024) -> float:
+        """Return how far interpolated filters are from exact ones, with the present weights.
+
+        The largest difference at random distances below the cutoff, relative to the root mean
+        square of the filters; the worst interaction counts. Rounding in float32 alone gives some
+        5e-6. It grows while a model learns finer filters: check trained weights, not initial ones.
+        """
+        like = self.embedding.weight
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.rand(num_distances, generator=generator, dtype=torch.float64) * self.cutoff
+        distances = drawn.to(like)
+        # Each distance is a molecule of two atoms, of which the first sends ones.
+        nodes = torch.arange(2 * num_distances, device=like.device)
+        edge_index = torch.stack([nodes[::2], nodes[1::2]])
+        edges = (edge_index, distances, nodes // 2, None)
+        table = self.table_convolution(self.tables(), *edges)
+        exact = self._exact_convolution(*edges)
+        ones = like.new_ones(len(nodes), self.num_filters)
+        worst = 0.0
+        for number in range(self.num_interactions):
+            wanted = exact(number, ones)[1::2]
+            apart = (table(number, ones)[1::2] - wanted).abs().max()
+            worst = max(worst, float(apart / wanted.square().mean().sqrt()))
+        return worst
+
+    def choose_knots(self, tolerance: float) -> int:
+        """Set `num_knots` to the smallest power of two whose `table_error` is within `tolerance`.
+
+        Before a program is compiled: the number is part of it.
+
+        Raises:
+            OptionsError: if no table is that exact in the precision of the weights.
+        """
+        before = self.num_knots
+        for exponent in range(6, 15):
+            self.num_knots = 2**exponent
+            if self.table_error() <= tolerance:
+                return self.num_knots
+        error, self.num_knots = self.table_error(), before
+        raise OptionsError(
+            f"16,384 knots still err by {error:.1e}, more than the tolerance {tolerance:.1e}; in "
+            "float32, 1e-5 is the least that makes sense; or use filter='exact'"
+        )
+
+    def bake(self) -> BakedSchNet:
+        """Return a copy for inference whose tables are computed now, once."""
+        from torchkiln.models._baked import BakedSchNet
+
+        return BakedSchNet(self)
+
+    def extra_repr(self) -> str:
+        return f"filter={self.filter!r}, num_knots={self.num_knots}, cutoff={self.cutoff}"
+
+
+def _check_sizes(
+    hidden_channels: int,
+    num_filters: int,
+    num_interactions: int,
+    num_gaussians: int,
+    cutoff: float,
+) -> None:
+    least = {
+        "hidden_channels": (hidden_channels, 2),
+        "num_filters": (num_filters, 1),
+        "num_interactions": (num_interactions, 0),
+        "num_gaussians": (num_gaussians, 2),
+    }
+    for name, (value, smallest) in least.items():
+        if value < smallest:
+            raise OptionsError(f"{name} must be at least {smallest}, got {value}")
+    if not 0 < cutoff < float("inf"):
+        raise OptionsError(f"cutoff must be a positive length, got {cutoff}")
+
+
+def _check_knots(num_knots: int) -> None:
+    if num_knots < 4:
+        raise OptionsError(f"a table of filters needs at least 4 knots, got {num_knots}")

@@ -1,0 +1,145 @@
+"""Tables of filters: as exact as they claim, trained through, chosen where they pay."""
+
+import copy
+
+import pytest
+import torch
+from _schnet_parity import (
+    SMALL,
+    as_fixed_batch,
+    assert_close,
+    gradients,
+    in_double,
+    make_both,
+    run_ours,
+)
+
+from torchkiln.core import OptionsError
+from torchkiln.models import SchNet
+from torchkiln.models._filters import filter_tables, knot_distances, knot_spacing, knots_for
+
+INDICES = list(range(40))
+
+
+def sharpened(model: SchNet, factor: float = 3.0) -> SchNet:
+    """Filters that change as fast as trained ones: larger weights of the filter networks."""
+    with torch.no_grad():
+        for block in model.blocks:
+            for parameter in block.mlp.parameters():
+                parameter.mul_(factor)
+    return model
+
+
+def test_the_published_size_has_2048_knots():
+    assert knots_for(50) == 2048
+    assert SchNet(num_gaussians=25).num_knots == knots_for(25) < 1100
+    assert knots_for(2) >= 4
+
+
+def test_knots_cover_distances_from_zero_to_the_cutoff():
+    knots = knot_distances(10.0, 101, torch.device("cpu"))
+    spacing = knot_spacing(10.0, 101)
+    assert len(knots) == 101
+    assert knots[0].item() == pytest.approx(-spacing)
+    assert knots[1].item() == 0
+    assert knots[-2].item() == pytest.approx(10.0)
+
+
+def test_batched_networks_equal_single_ones():
+    model, _ = make_both(**SMALL)
+    distances = torch.linspace(0, 10, 77)
+    smeared, envelope = model.distance_expansion(distances), torch.rand(77, 1)
+    tables = filter_tables([block.mlp for block in model.blocks], smeared, envelope)
+    assert len(tables) == 3
+    for table, block in zip(tables, model.blocks, strict=True):
+        assert_close(table, block.mlp(smeared) * envelope, 1e-6)
+
+
+def test_the_error_of_a_table_falls_with_the_fourth_power():
+    model = sharpened(make_both(**SMALL)[0]).double()
+    errors = []
+    for num_knots in (103, 203, 403):
+        model.num_knots = num_knots
+        errors.append(model.table_error())
+    assert errors[0] / errors[1] == pytest.approx(16, rel=0.25)
+    assert errors[1] / errors[2] == pytest.approx(16, rel=0.25)
+
+
+def test_default_tables_are_exact_to_float32(qm9_set):
+    """Energy and gradient err as little as those of exact filters, against float64."""
+    model = sharpened(make_both(**SMALL)[0])
+    batch = as_fixed_batch(qm9_set, INDICES)
+
+    def evaluate(some):
+        out = run_ours(some, batch)[batch.graph_mask]
+        flat = [grad.flatten() for grad in gradients(some, out.square().mean()).values()]
+        return out.detach(), torch.cat(flat)
+
+    truth, true_gradient = evaluate(in_double(model))
+    errors = {}
+    for form in ("exact", "table"):
+        model.filter = form
+        out, gradient = evaluate(model)
+        errors[form] = (
+            ((out - truth).norm() / truth.norm()).item(),
+            ((gradient - true_gradient).norm() / true_gradient.norm()).item(),
+        )
+    assert errors["table"][0] <= 2 * errors["exact"][0] + 1e-7, errors
+    assert errors["table"][1] <= 5 * errors["exact"][1] + 1e-7, errors
+
+
+def test_gradients_of_the_table_are_its_own(qm9_set):
+    """In float64 tables and exact filters differ by interpolation only; so do the gradients."""
+    model, _ = make_both(**SMALL)
+    model = model.double()
+    batch = as_fixed_batch(qm9_set, INDICES)
+    found = {}
+    for form in ("exact", "table"):
+        model.filter = form
+        found[form] = gradients(model, run_ours(model, batch)[batch.graph_mask].square().mean())
+    for name, grad in found["exact"].items():
+        assert_close(found["table"][name], grad, 1e-6, name)
+
+
+def test_choose_knots_takes_the_smallest_that_is_exact_enough():
+    model = sharpened(make_both(**SMALL)[0])
+    chosen = model.choose_knots(1e-3)
+    assert model.num_knots == chosen
+    assert model.table_error() <= 1e-3
+    model.num_knots = chosen // 2
+    assert model.table_error() > 1e-3
+
+
+def test_an_impossible_tolerance_is_an_error_and_changes_nothing():
+    model, _ = make_both(**SMALL)
+    before = model.num_knots
+    with pytest.raises(OptionsError, match="filter='exact'"):
+        model.choose_knots(1e-12)
+    assert model.num_knots == before
+
+
+def test_auto_takes_a_table_only_where_it_pays():
+    model = SchNet(**SMALL, filter="auto", num_knots=500)
+    assert not model.uses_table(600)
+    assert model.uses_table(5000)
+
+
+def test_auto_predicts_the_same_either_way(qm9_set):
+    model, _ = make_both(**SMALL, filter="auto")
+    batch = as_fixed_batch(qm9_set, INDICES)
+    results = []
+    for num_knots in (batch.edge_index.shape[1] // 4, batch.edge_index.shape[1]):
+        model.num_knots = num_knots
+        results.append((model.uses_table(batch.edge_index.shape[1]), run_ours(model, batch)))
+    assert [uses for uses, _ in results] == [True, False]
+    assert_close(results[0][1][batch.graph_mask], results[1][1][batch.graph_mask], 1e-5)
+
+
+def test_distances_outside_the_table_carry_no_message(qm9_set):
+    model, _ = make_both(**SMALL, filter="table")
+    batch = as_fixed_batch(qm9_set, [50], room=1.0)
+    far = copy.copy(batch)
+    far.edge_weight = torch.full_like(batch.edge_weight, 11.0)
+    apart = copy.copy(batch)
+    apart.edge_ways = torch.zeros_like(batch.edge_ways)
+    assert torch.equal(run_ours(model, far)[:1], run_ours(model, apart)[:1])
