@@ -20,7 +20,10 @@ def run(*args, **environment):
     )
 
 
-@pytest.mark.parametrize("args", [["--help"], ["bench", "--help"], ["cache", "list", "--help"]])
+@pytest.mark.parametrize(
+    "args",
+    [["--help"], ["bench", "--help"], ["bench", "steps", "--help"], ["cache", "list", "--help"]],
+)
 def test_help_teaches_and_imports_no_torch(args):
     code = (
         "import sys; from torchkiln.cli import main\n"
@@ -36,7 +39,7 @@ def test_help_teaches_and_imports_no_torch(args):
 
 
 def test_every_parameter_of_a_command_is_explained():
-    help_text = " ".join(run("bench", "--help").stdout.split())
+    help_text = " ".join(run("bench", "steps", "--help").stdout.split())
     for words in ("Which models", "Threads to use", "torch.compile", "second process"):
         assert words in help_text
 
@@ -67,9 +70,10 @@ def test_cache_clear_takes_the_directory_from_the_environment(cache):
 @pytest.mark.parametrize(
     ("args", "remedy"),
     [
-        (["cache", "list"], "set POPTORCH_CACHE_DIR or pass --directory"),
+        (["predict"], "no files to predict"),
+        (["predict", "--model_name", "unheard_of", "a.xyz"], "there is no model 'unheard_of'"),
         (["cache", "list", "--directory", "/no/such/place"], "nothing was cached there yet"),
-        (["bench", "--workloads", "[nonsense]"], "choose from cnn, gcn, mlp, transformer"),
+        (["bench", "steps", "--workloads", "[nonsense]"], "choose from cnn, gcn, mlp, transformer"),
     ],
 )
 def test_mistakes_get_one_line_with_the_remedy(args, remedy):
@@ -77,6 +81,30 @@ def test_mistakes_get_one_line_with_the_remedy(args, remedy):
     assert done.returncode == 2
     assert remedy in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_without_a_directory_the_cache_is_that_of_the_benchmark(tmp_path):
+    done = run("cache", "list", XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert f"{tmp_path}/torchkiln/executables is not a directory" in done.stderr
+
+
+def test_without_a_command_the_choices_are_named():
+    done = run()
+    assert done.returncode == 2
+    assert "bench,cache,data,doctor,plan,predict" in done.stderr
+
+
+def test_data_commands_are_wired(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TORCHKILN_DATA_DIR", str(tmp_path))
+    assert cli.main(["data", "clear", "--dry_run"]) == 0
+    assert "0 files would be deleted" in capsys.readouterr().err
+    assert cli.main(["data", "list"]) == 0
+    assert "fashion_mnist" in capsys.readouterr().out
+    assert cli.main(["data", "cosmic"]) == 2
+    assert "--root FOLDER" in capsys.readouterr().err
+    assert cli.main(["data", "water", "--subset", "nonsense"]) == 2
+    assert "nonsense" in capsys.readouterr().err
 
 
 def test_doctor_tells_what_is_here():
@@ -89,7 +117,7 @@ def test_doctor_tells_what_is_here():
 def test_the_benchmark_measures_and_writes_its_figures(tmp_path):
     path = tmp_path / "step.json"
     done = run(
-        *["bench", "--workloads", "[cnn]", "--repeats", "2", "--seconds", "0.01"],
+        *["bench", "steps", "--workloads", "[cnn]", "--repeats", "2", "--seconds", "0.01"],
         *["--warm_start", "true", "--json", str(path)],
         TORCHKILN_BACKEND="capture",
     )

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
+from typing import Literal
 
+from torchkiln.commands._data import (
+    data_clear,
+    data_cosmic,
+    data_fashion_mnist,
+    data_list,
+    data_qm9,
+    data_water,
+)
 from torchkiln.core import OptionsError, TorchkilnError
 
 
-def bench(
+def bench_steps(
     workloads: list[str] = ["gcn", "cnn"],  # noqa: B006 - read by the command line, never changed
     repeats: int = 5,
     seconds: float = 0.5,
@@ -52,43 +62,26 @@ def cache_list(directory: Path | None = None) -> None:
     """List the executables in the cache, most recently used first.
 
     Args:
-        directory: The cache directory; default: POPTORCH_CACHE_DIR.
+        directory: The cache directory; default: POPTORCH_CACHE_DIR, or else where the benchmark
+            keeps its executables.
     """
+    from torchkiln.bench.schnet._program_options import default_cache_dir
     from torchkiln.commands._cache import list_cache
 
-    list_cache(directory)
+    list_cache(directory or default_cache_dir())
 
 
 def cache_clear(directory: Path | None = None) -> None:
     """Delete every executable in the cache.
 
     Args:
-        directory: The cache directory; default: POPTORCH_CACHE_DIR.
+        directory: The cache directory; default: POPTORCH_CACHE_DIR, or else where the benchmark
+            keeps its executables.
     """
+    from torchkiln.bench.schnet._program_options import default_cache_dir
     from torchkiln.commands._cache import clear_cache
 
-    clear_cache(directory)
-
-
-def data_qm9(
-    root: Path,
-    source: Path | None = None,
-    limit: int | None = None,
-    force: bool = False,
-) -> None:
-    """Write QM9 so that torch_geometric.datasets.QM9 opens it without a download.
-
-    Args:
-        root: The folder to write (0.9 GB), later the root of QM9(root=...). What an earlier call
-            wrote is verified and kept. Another 0.1 GB goes to the data directory
-            (TORCHKILN_DATA_DIR, default: ~/.cache/torchkiln).
-        source: Folder with the tables of qm9pack; default: where the package is installed.
-        limit: Take only so many molecules, the first of 130,831.
-        force: Write everything anew, also over files from elsewhere.
-    """
-    from torchkiln.commands._data import write_qm9
-
-    write_qm9(root, source, limit, force)
+    clear_cache(directory or default_cache_dir())
 
 
 def doctor() -> None:
@@ -131,28 +124,74 @@ def plan(
     run_plan(dataset, sizes, nodes, graphs, edges, cutoff_angstrom, algorithm, picture, save)
 
 
+def predict(
+    files: list[str] = [],  # noqa: B006 - read by the command line, never changed
+    model_name: str = "schnet",
+    checkpoint_dir: Path = Path("checkpoints"),
+    output: Path | None = None,
+    rows: int = 50,
+    backend: Literal["inductor", "capture", "eager"] | None = None,
+) -> None:
+    """Let a trained model predict the molecules in files (.xyz, .extxyz, .sdf, also .gz).
+
+    For example: torchkiln predict --model_name schnet molecules.xyz --output predicted.csv
+
+    Args:
+        files: The files; their names may stand alone, without --files.
+        model_name: Name of the checkpoint that `torchkiln bench --checkpoint true` saved.
+        checkpoint_dir: Folder of all checkpoints.
+        output: Also write the predictions to this file: .csv, or .extxyz with the geometries.
+        rows: How many molecules the table shows at most.
+        backend: How the model runs: inductor, capture or eager; default: compiled only where there
+            are many molecules.
+    """
+    from torchkiln.commands._predict import predict_files
+
+    predict_files(
+        files,
+        model_name,
+        checkpoint_dir=checkpoint_dir,
+        output=output,
+        rows=rows,
+        backend=backend,
+    )
+
+
 _COMMANDS = {
-    "bench": bench,
+    "bench": {
+        "_help": "Train SchNet on QM9 or water clusters; `bench steps` times small models",
+        "steps": bench_steps,
+    },
     "cache": {
         "_help": "List or clear the executable cache",
         "list": cache_list,
         "clear": cache_clear,
     },
     "data": {
-        "_help": "Datasets from offline sources, written as PyTorch Geometric expects them",
+        "_help": "Prepare, check, list and clear datasets",
         "qm9": data_qm9,
+        "water": data_water,
+        "fashion_mnist": data_fashion_mnist,
+        "cosmic": data_cosmic,
+        "list": data_list,
+        "clear": data_clear,
     },
     "doctor": doctor,
     "plan": plan,
+    "predict": predict,
 }
+
+# What follows `torchkiln bench`, if it is not the benchmark of `bench.py` with its flags.
+_BENCHES = ("steps",)
+_SWITCHES = ("--force", "--dry_run")
 
 
 def _with_flag_values(args: list[str]) -> list[str]:
-    """Let `--force` stand alone: the parser wants a value for every option."""
+    """Let switches stand alone: the parser wants a value for every option."""
     spelled = []
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
+    for arg, following in itertools.pairwise([*args, ""]):
         spelled.append(arg)
-        if arg == "--force" and following.lower() not in ("true", "false"):
+        if arg in _SWITCHES and following.lower() not in ("true", "false"):
             spelled.append("true")
     return spelled
 
@@ -163,10 +202,19 @@ def main(args: list[str] | None = None) -> int:
 
     import torchkiln
 
+    args = sys.argv[1:] if args is None else args
+    if args[:1] == ["bench"] and args[1:2] not in [[name] for name in _BENCHES]:
+        from torchkiln.bench.schnet._main import main as bench
+
+        return bench(args[1:], prog="torchkiln bench")
+    if args[:1] == ["predict"]:
+        from torchkiln.commands._predict import spell_files
+
+        args = ["predict", *spell_files(args[1:])]
     try:
         CLI(
             _COMMANDS,
-            args=_with_flag_values(sys.argv[1:] if args is None else args),
+            args=_with_flag_values(args),
             as_positional=False,
             prog="torchkiln",
             version=torchkiln.__version__,

@@ -1,0 +1,189 @@
+"""`results.json`: a run as a file that people, scripts and `load_result` can read.
+
+Long series (predictions, losses of single steps) stand in `results.npz` beside it, so that the JSON
+stays readable. JSON has no NaN and no infinity, and a failed run has both: they are written as the
+strings "NaN", "Infinity" and "-Infinity".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import io
+import json
+import math
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torchkiln.bench.report._record import EpochRecord, RunResult, ValidationResult
+from torchkiln.core import StoreError, write_atomic
+
+VERSION = 1
+RESULTS_NAME = "results.json"
+SERIES_NAME = "results.npz"
+_SPLITS = ("validation", "test")
+
+
+def to_record(result: RunResult) -> dict[str, Any]:
+    """Return the run as strict JSON types, without its long series; what `--json` prints."""
+    record = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    del record["steps"]
+    for name in _SPLITS:
+        record[name] = _split_figures(record[name])
+    return {
+        "version": VERSION,
+        "molecules_per_s": to_plain(result.molecules_per_s),
+        "best_molecules_per_s": to_plain(result.best_molecules_per_s),
+        "num_steps": len(result.steps),
+        **to_plain(record),
+    }
+
+
+def save_result(result: RunResult, directory: Path) -> tuple[Path, Path]:
+    """Write `results.json` and `results.npz`; each replaces its forerunner in one step."""
+    series = _series(result)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **series)
+    content = buffer.getvalue()
+    record = to_record(result)
+    record["series"] = {"file": SERIES_NAME, "sha256": hashlib.sha256(content).hexdigest()}
+    # The JSON comes last: it is never newer than the series that it names.
+    write_atomic(directory / SERIES_NAME, content)
+    text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
+    write_atomic(directory / RESULTS_NAME, text + "\n")
+    return directory / RESULTS_NAME, directory / SERIES_NAME
+
+
+def load_result(path: Path) -> RunResult:
+    """Read what `save_result` wrote.
+
+    Args:
+        path: `results.json` or the directory that holds it.
+
+    Raises:
+        StoreError: the file is missing, damaged, of a newer version, or its series are not its own.
+    """
+    path = path / RESULTS_NAME if path.is_dir() else path
+    try:
+        record = json.loads(path.read_text())
+        version = record["version"]
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is not a results file of a run: {error!r}") from error
+    if version != VERSION:
+        raise StoreError(
+            f"{path} has version {version!r}, this Torchkiln reads version {VERSION}; "
+            "use the one that wrote it"
+        )
+    try:
+        series = _read_series(path.parent / record["series"]["file"], record["series"]["sha256"])
+        steps = zip(series["step"].tolist(), series["step_loss"].tolist(), strict=True)
+        return RunResult(
+            status=record["status"],
+            settings=record["settings"],
+            dataset=record["dataset"],
+            model=record["model"],
+            machine=record["machine"],
+            compile_seconds=_number(record["compile_seconds"]),
+            packing={axis: float(share) for axis, share in record["packing"].items()},
+            epochs=[
+                EpochRecord(**{name: _number(value) for name, value in epoch.items()})
+                for epoch in record["epochs"]
+            ],
+            steps=list(steps),
+            validation=_read_split("validation", record, series),
+            test=_read_split("test", record, series),
+            note=record["note"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{path} is damaged: {error!r}; run the benchmark again") from error
+
+
+def to_plain(value: Any) -> Any:
+    """Return `value` as strict JSON types: no NaN, no NumPy, no paths, no enums."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, enum.Enum):
+        return to_plain(value.value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return to_plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(entry) for entry in value]
+    return str(value)
+
+
+def _split_figures(split: ValidationResult | None) -> dict[str, Any] | None:
+    if split is None:
+        return None
+    return {
+        "molecules": len(split.true),
+        "mae": split.mae,
+        "rmse": split.rmse,
+        "baseline_mae": split.baseline_mae,
+        "baseline_over_mae": split.factor,
+    }
+
+
+def _series(result: RunResult) -> dict[str, npt.NDArray[Any]]:
+    series: dict[str, npt.NDArray[Any]] = {
+        "step": np.array([step for step, _ in result.steps], np.int64),
+        "step_loss": np.array([loss for _, loss in result.steps], np.float64),
+    }
+    for name in _SPLITS:
+        split: ValidationResult | None = getattr(result, name)
+        if split is not None:
+            series[f"{name}_predicted"] = np.asarray(split.predicted, np.float64)
+            series[f"{name}_true"] = np.asarray(split.true, np.float64)
+    return series
+
+
+def _read_series(path: Path, sha256: str) -> dict[str, npt.NDArray[Any]]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read {path}, which belongs to the results: {error}") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise StoreError(f"{path} is damaged or belongs to another run; run the benchmark again")
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return dict(file)
+    except zipfile.BadZipFile as error:
+        raise StoreError(f"{path} is not an npz file: {error}") from error
+
+
+def _read_split(
+    name: str, record: dict[str, Any], series: dict[str, npt.NDArray[Any]]
+) -> ValidationResult | None:
+    figures = record[name]
+    if figures is None:
+        return None
+    return ValidationResult(
+        predicted=series[f"{name}_predicted"],
+        true=series[f"{name}_true"],
+        mae=_number(figures["mae"]),
+        rmse=_number(figures["rmse"]),
+        baseline_mae=_number(figures["baseline_mae"]),
+    )
+
+
+def _number(value: Any) -> Any:
+    """Turn "NaN" and "Infinity" back into numbers; ints stay ints."""
+    return float(value) if isinstance(value, str) else value

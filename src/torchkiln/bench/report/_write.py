@@ -1,0 +1,34 @@
+"""`write_report`: everything that a run leaves in its directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchkiln.bench.report._page import render_page
+from torchkiln.bench.report._plots import PICTURE_NAMES, pictures_of
+from torchkiln.bench.report._record import RunResult
+from torchkiln.bench.report._results_file import save_result
+from torchkiln.bench.report._theme import LIGHT
+from torchkiln.core import write_atomic
+
+PAGE_NAME = "report.html"
+
+
+def write_report(result: RunResult, directory: Path) -> list[Path]:
+    """Write the figures, the pictures and the page; return what was written, the page last.
+
+    `results.json` comes first: should a picture fail, the figures are safe. A picture of an older
+    run in `directory` that this run has no figures for is removed, as it would be misleading.
+    """
+    written = list(save_result(result, directory))
+    light = {picture.name: picture.png(LIGHT) for picture in pictures_of(result)}
+    for name in PICTURE_NAMES:
+        path = directory / f"{name}.png"
+        if name in light:
+            write_atomic(path, light[name])
+            written.append(path)
+        else:
+            path.unlink(missing_ok=True)
+    page = directory / PAGE_NAME
+    write_atomic(page, render_page(result, light))
+    return [*written, page]

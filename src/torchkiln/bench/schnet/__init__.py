@@ -1,0 +1,1 @@
+"""The SchNet benchmark: molecules in packed batches, trained by whole compiled steps."""

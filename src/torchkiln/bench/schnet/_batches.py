@@ -1,0 +1,160 @@
+"""Batches of molecules on their way from a loader to a step."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchkiln.graphs import FixedSizeLoader
+
+# Arguments of MoleculeRegression.forward, which are attributes of a batch.
+FIELDS = ("z", "edge_index", "edge_weight", "edge_ways", "batch", "y", "graph_mask")
+
+
+def arguments_of(batch: Any) -> dict[str, Tensor]:
+    """Return what the model takes of a batch, by name."""
+    return {name: batch[name] for name in FIELDS}
+
+
+def count_real(batch: Any, num_parts: int) -> Tensor:
+    """Return the number of real molecules in each mini-batch of a combined batch."""
+    mask: Tensor = batch.graph_mask
+    return mask.view(num_parts, -1).sum(dim=1)
+
+
+def real_indices(batch: Any, num_parts: int, part: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return which molecules of the dataset are in one mini-batch of a combined batch."""
+    mask = batch.graph_mask.view(num_parts, -1)[part]
+    indices: Tensor = batch.index.view(num_parts, -1)[part][mask]
+    return indices.numpy()
+
+
+class EpochBatches(Protocol):
+    """Epochs of batches that can be taken up again in the middle."""
+
+    def num_batches(self, epoch: int) -> int: ...
+
+    def read(self, epoch: int) -> Iterator[Any]:
+        """Yield the batches of `epoch`, those that a loaded state counts as done left out."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return `epoch` and `done`, how many of its batches were handed out, in JSON types."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+@final
+class LiveBatches:
+    """What a loader makes."""
+
+    def __init__(self, loader: FixedSizeLoader) -> None:
+        self._loader = loader
+        loader.set_epoch(0)
+
+    def num_batches(self, epoch: int) -> int:
+        return self._loader.num_batches(epoch)
+
+    def read(self, epoch: int) -> Iterator[Any]:
+        state = self._loader.state_dict()
+        if state["epoch"] == epoch:
+            self._loader.load_state_dict(state)
+        else:
+            self._loader.set_epoch(epoch)
+        return iter(self._loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._loader.load_state_dict(state)
+
+
+@final
+class SyntheticBatches:
+    """One batch of a loader, again and again: what a run costs without loading."""
+
+    def __init__(self, loader: FixedSizeLoader) -> None:
+        self._loader = loader
+        loader.set_epoch(0)
+        batches = iter(loader)
+        self._batch = next(batches).clone()
+        self._identity = loader.state_dict()["identity"]
+        loader.terminate()
+        self._epoch, self._done = 0, 0
+
+    def num_batches(self, epoch: int) -> int:
+        return self._loader.num_batches(epoch)
+
+    def read(self, epoch: int) -> Iterator[Any]:
+        if self._epoch != epoch:
+            self._epoch, self._done = epoch, 0
+        for done in range(self._done + 1, self.num_batches(epoch) + 1):
+            self._done = done
+            yield self._batch
+        self._epoch, self._done = epoch + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        epoch, done = self._epoch, self._done
+        if done >= self.num_batches(epoch):
+            epoch, done = epoch + 1, 0
+        return {"epoch": epoch, "done": done, "identity": self._identity}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._loader.load_state_dict(state)  # checks it
+        self._epoch, self._done = state["epoch"], state["done"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderTiming:
+    """How fast batches come when nothing else is done.
+
+    Args:
+        batches: Batches (combined ones) that were read.
+        molecules: Real ones in them.
+        seconds: Start of the processes included.
+    """
+
+    batches: int
+    molecules: int
+    seconds: float
+
+    @property
+    def molecules_per_s(self) -> float:
+        return self.molecules / self.seconds if self.seconds else 0.0
+
+    @property
+    def batches_per_s(self) -> float:
+        return self.batches / self.seconds if self.seconds else 0.0
+
+
+def time_dataloader(loader: FixedSizeLoader, *, num_epochs: int = 1) -> list[LoaderTiming]:
+    """Read whole epochs and throw them away; return one figure an epoch.
+
+    Each byte of a batch is touched by the loader itself; the first epoch also starts workers and
+    loads compiled loops, so look at the later ones for a steady figure.
+    """
+    timings = []
+    try:
+        for epoch in range(num_epochs):
+            loader.set_epoch(epoch)
+            batches, molecules, start = 0, torch.zeros((), dtype=torch.long), time.perf_counter()
+            for batch in loader:
+                batches += 1
+                molecules += batch.graph_mask.sum()
+            timings.append(LoaderTiming(batches, int(molecules), time.perf_counter() - start))
+    finally:
+        loader.terminate()
+    return timings
+
+
+def peek(batches: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
+    """Return the first batch, and an iterator that still has it."""
+    first = next(batches)
+    return first, itertools.chain([first], batches)

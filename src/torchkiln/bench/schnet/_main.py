@@ -1,0 +1,53 @@
+"""`bench.py` and `torchkiln bench`: from a command line to an exit code. No torch up here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from torchkiln.core import OptionsError, TorchkilnError
+
+_OK, _FAILED, _USAGE, _INTERRUPTED = 0, 1, 2, 130
+_EXIT_CODES = {"finished": _OK, "failed": _FAILED, "interrupted": _INTERRUPTED}
+
+
+def main(args: Sequence[str] | None = None, prog: str = "bench.py") -> int:
+    """Run the benchmark; errors that name a remedy are printed without a traceback.
+
+    Returns:
+        0, or 2 for a wrong command line, 1 for a run that failed, 130 after Ctrl-C.
+    """
+    from torchkiln.bench.schnet._arguments import read_settings
+
+    try:
+        settings = read_settings(sys.argv[1:] if args is None else args, prog)
+        _fix_threads(settings.threads)
+        from torchkiln.bench.schnet._experiment import measure_loading, run_experiment
+
+        if settings.time_dataloader:
+            measure_loading(settings)
+            return _OK
+        return _EXIT_CODES[run_experiment(settings).status]
+    except OptionsError as error:
+        return _complain(f"{prog}: {error}\nAll flags: {prog} --help", _USAGE)
+    except TorchkilnError as error:
+        return _complain(f"{prog}: {error}", _FAILED)
+    except KeyboardInterrupt:
+        return _complain("interrupted", _INTERRUPTED)
+
+
+def _fix_threads(num_threads: int | None) -> None:
+    """Pin the threads of a fresh process; one that runs torch already is only told how many."""
+    if "torch" not in sys.modules:
+        from torchkiln.bench._threads import pin_threads
+
+        pin_threads(num_threads)
+    elif num_threads is not None:
+        import torch
+
+        torch.set_num_threads(num_threads)
+
+
+def _complain(text: str, exit_code: int) -> int:
+    print(text, file=sys.stderr)  # noqa: T201
+    return exit_code

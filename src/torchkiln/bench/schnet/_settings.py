@@ -1,0 +1,276 @@
+"""What one run of the SchNet benchmark is asked for; every flag and config key is a field here.
+
+The command line is derived from these classes: names, types, defaults and help come from here and
+nowhere else. No torch in this module, so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from torchkiln.core import Options, OptionsError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSettings:
+    """Molecules, interaction graphs and batches.
+
+    Args:
+        root: Folder with your own files of the dataset; default: what is installed or generated.
+        splits: Training, validation and test: shares such as 80/10/10, numbers of molecules such
+            as [100000, 10000, 5000], or "schnet" (110,000 and 10,000, the rest for the test).
+        batch_size: Packs (or, padded, molecules) in one mini-batch.
+        use_packing: Fill batches with molecules of different sizes; false gives each molecule the
+            room of the largest.
+        k: Each atom interacts with at most so many nearest neighbours; null: all within the cutoff.
+        cutoff: Radius of interaction in angstrom; also the range of the model's filters.
+        max_num_atoms: Atoms of a pack (or room of a padded molecule); null: those of the largest
+            molecule. A packed batch is filled as one, which leaves fewer holes than separate packs.
+        use_qm9_energy: Train on the energy of formation per atom: subtract the energies of the free
+            atoms, divide by the number of atoms. For the energies of QM9; others stay as they are.
+        use_standardized_energy: Scale the target to mean 0 and deviation 1 of the training split.
+            Errors are reported in physical units all the same.
+        options: Further options of the compiled program (torchkiln.Options), as JSON or YAML or the
+            path of such a file.
+        target: The property to learn; for QM9 one of its 19 (U0, gap, mu, ...), for water energy.
+        references: Energy to subtract for each atom: none, atoms (free atoms, from QM9's tables) or
+            fitted (linear regression on the training split); null: what use_qm9_energy says, and
+            fitted for water.
+        per_atom: Divide the target by the number of atoms; null: what use_qm9_energy says.
+        seed: Of the splits.
+    """
+
+    root: Path | None = None
+    splits: list[int] | list[float] | str = "80/10/10"
+    batch_size: int = 12
+    use_packing: bool = True
+    k: int | None = 28
+    cutoff: float = 6.0
+    max_num_atoms: int | None = None
+    use_qm9_energy: bool = True
+    use_standardized_energy: bool = True
+    options: Options | None = None
+    target: str | None = None
+    references: Literal["none", "atoms", "fitted"] | None = None
+    per_atom: bool | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require_least("dataset_factory.batch_size", self.batch_size, 1)
+        _require_least("dataset_factory.k", self.k, 1)
+        _require_least("dataset_factory.max_num_atoms", self.max_num_atoms, 1)
+        _require_least("dataset_factory.seed", self.seed, 0)
+        _require_positive("dataset_factory.cutoff", self.cutoff)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The SchNet network.
+
+    Args:
+        num_features: Numbers that describe an atom (hidden channels).
+        num_filters: Channels of the filters; null: as many as features.
+        num_interactions: Interaction blocks, one after the other.
+        num_gaussians: Basis functions over distances up to the cutoff.
+        readout: How atoms make up a molecule: add, mean, or auto (mean for targets per atom, else
+            add).
+        filter: How filters are computed: exact runs the filter network for every pair of atoms;
+            table runs it on a grid of distances and interpolates, which is several times as fast;
+            auto takes the table, except for the plain eager loop.
+    """
+
+    num_features: int = 100
+    num_filters: int | None = None
+    num_interactions: int = 4
+    num_gaussians: int = 25
+    readout: Literal["auto", "add", "mean"] = "auto"
+    filter: Literal["auto", "exact", "table"] = "auto"
+
+    def __post_init__(self) -> None:
+        _require_least("model.num_features", self.num_features, 2)
+        _require_least("model.num_filters", self.num_filters, 1)
+        _require_least("model.num_interactions", self.num_interactions, 1)
+        _require_least("model.num_gaussians", self.num_gaussians, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """How to train.
+
+    Args:
+        synthetic_data: Train on one batch that stays on the device: throughput without any loading.
+        replication_factor: Data-parallel copies, folded into the accumulation loop in one process.
+            A negative number trains plain eager PyTorch without compiling, for comparison.
+        device_iterations: Weight updates per call of the compiled program.
+        gradient_accumulation: Mini-batches that share one weight update.
+        learning_rate: Of the Adam optimiser.
+        num_epochs: Passes over the training split.
+        profile_dir: Profile a single training step first and write the report to this folder.
+        factory: Which dataset: qm9 or water.
+        water_dataset: How much of the water clusters: debug, test, train or all.
+        half_precision: Compute matrix products in 16 bits (bfloat16 or float16, whichever the
+            device has).
+        num_workers: Processes that make batches ahead; 0: batches are made between steps.
+        use_wandb: Log to Weights and Biases (WANDB_MODE=offline keeps it on disk).
+        use_tensorboard: Log to TensorBoard, below the output folder.
+        loss: What is minimised: mse (squared errors) or mae (absolute errors).
+        learning_rate_decay: The learning rate is multiplied by this after each epoch.
+        ema_decay: Validate, test and predict with an exponential moving average of the weights that
+            keeps this share of itself per update, such as 0.999; null: with the weights themselves.
+        seed: Of the initial weights and the order of the molecules.
+        backend: How the step runs: inductor (native code), capture (recorded graph, nothing
+            generated) or eager; null: inductor, or TORCHKILN_BACKEND.
+    """
+
+    synthetic_data: bool = False
+    replication_factor: int = 1
+    device_iterations: int = 6
+    gradient_accumulation: int = 2
+    learning_rate: float = 0.001
+    num_epochs: int = 10
+    profile_dir: Path | None = None
+    factory: Literal["qm9", "water"] = "qm9"
+    water_dataset: Literal["debug", "test", "train", "all"] = "debug"
+    half_precision: bool = False
+    num_workers: int = 0
+    use_wandb: bool = False
+    use_tensorboard: bool = False
+    loss: Literal["mse", "mae"] = "mse"
+    learning_rate_decay: float = 1.0
+    ema_decay: float | None = None
+    seed: int = 0
+    backend: Literal["inductor", "capture", "eager"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.replication_factor == 0:
+            raise OptionsError(
+                "bench.replication_factor must not be 0: 1 or more copies, or a negative number "
+                "for plain eager PyTorch"
+            )
+        for name in ("device_iterations", "gradient_accumulation", "num_epochs"):
+            _require_least(f"bench.{name}", getattr(self, name), 1)
+        for name in ("num_workers", "seed"):
+            _require_least(f"bench.{name}", getattr(self, name), 0)
+        _require_positive("bench.learning_rate", self.learning_rate)
+        _require_positive("bench.learning_rate_decay", self.learning_rate_decay)
+        if self.ema_decay is not None and not 0.0 <= self.ema_decay < 1.0:
+            raise OptionsError(
+                f"bench.ema_decay must be at least 0 and below 1, got {self.ema_decay}: the share "
+                "of the average that an update keeps, such as 0.999; null for no average"
+            )
+
+    @property
+    def is_plain_eager(self) -> bool:
+        """True for the uncompiled PyTorch loop that compiled runs are compared with."""
+        return self.replication_factor < 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The run as a whole.
+
+    Args:
+        dataset_factory: Molecules, interaction graphs and batches.
+        bench: How to train.
+        model: The SchNet network.
+        time_dataloader: Measure how fast batches are made, without training.
+        project: Project of the run in Weights and Biases.
+        run_name: Name of the run there, and of its folder below output_dir; default: made of the
+            settings and the time.
+        validation: Validate after each epoch, and test at the end.
+        num_workers: Processes that make batches ahead; wins over bench.num_workers.
+        checkpoint: Save the training under model_name, so that it can be resumed.
+        checkpoint_epochs: Save every so many epochs; always at the end and on Ctrl-C.
+        model_name: Name of the checkpoint, a folder below checkpoint_dir; `torchkiln predict` takes
+            it too.
+        checkpoint_dir: Folder of all checkpoints.
+        resume: Continue the checkpoint of that name, to the same bits as without a break.
+        limit: Use only so many molecules, drawn at random, to try things out.
+        output_dir: Folder of all runs; results and plots of this one go to a folder below it.
+        threads: Threads to use, each pinned to a core; default: all cores.
+        verbose: Tell more: the plan of the batches, the options of the program.
+        json: Print the results as one JSON record instead of a table.
+    """
+
+    dataset_factory: DatasetSettings = field(default_factory=DatasetSettings)
+    bench: BenchSettings = field(default_factory=BenchSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    time_dataloader: bool = False
+    project: str = "torchkiln-schnet"
+    run_name: str | None = None
+    validation: bool = True
+    num_workers: int | None = None
+    checkpoint: bool = False
+    checkpoint_epochs: int = 1
+    model_name: str = "schnet"
+    checkpoint_dir: Path = Path("checkpoints")
+    resume: bool = False
+    limit: int | None = None
+    output_dir: Path = Path("runs")
+    threads: int | None = None
+    verbose: bool = False
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_epochs", "limit", "threads"):
+            _require_least(name, getattr(self, name), 1)
+        _require_least("num_workers", self.num_workers, 0)
+        _require_file_name("model_name", self.model_name)
+        if self.run_name is not None:
+            _require_file_name("run_name", self.run_name)
+
+    @property
+    def loader_workers(self) -> int:
+        """Processes that make batches: the flag at the top wins over the one of `bench`."""
+        return self.bench.num_workers if self.num_workers is None else self.num_workers
+
+    @property
+    def target(self) -> str:
+        if self.dataset_factory.target is not None:
+            return self.dataset_factory.target
+        return "U0" if self.bench.factory == "qm9" else "energy"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as plain JSON types, nested like a config file."""
+        return {
+            "dataset_factory": _plain_fields(self.dataset_factory),
+            "bench": _plain_fields(self.bench),
+            "model": _plain_fields(self.model),
+            **{
+                name: value
+                for name, value in _plain_fields(self).items()
+                if name not in ("dataset_factory", "bench", "model")
+            },
+        }
+
+
+def _plain_fields(settings: Any) -> dict[str, Any]:
+    return {
+        entry.name: _to_plain(getattr(settings, entry.name))
+        for entry in dataclasses.fields(settings)
+    }
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Options):
+        return value.to_dict()
+    return str(value) if isinstance(value, Path) else value
+
+
+def _require_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise OptionsError(f"{name} must be at least {least}, got {value}")
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise OptionsError(f"{name} must be a positive number, got {value}")
+
+
+def _require_file_name(name: str, value: str) -> None:
+    if not value or Path(value).name != value or value in (".", ".."):
+        raise OptionsError(f"{name} must be a plain name without folders, got {value!r}")

@@ -1,0 +1,156 @@
+"""`torchkiln predict`: what a trained model says about the molecules in files."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchkiln.core import Options, OptionsError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from torchkiln.bench.schnet._trained import TrainedModel
+    from torchkiln.datasets import Molecules
+
+_OUTPUTS = (".csv", ".extxyz", ".xyz")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """What the table, the closing line and the output file are made of.
+
+    Attributes:
+        molecules: Of all files, in order.
+        files: The file of each molecule.
+        frames: Its number in that file, from 1.
+        values: What the model says, in `unit`.
+        references: What the files say about the same target; NaN where they say nothing.
+        target: Name of the property.
+        unit: Of `values` and `references`.
+    """
+
+    molecules: Molecules
+    files: list[str]
+    frames: list[int]
+    values: NDArray[np.float64]
+    references: NDArray[np.float64]
+    target: str
+    unit: str
+
+
+def predict_files(
+    files: list[str],
+    model_name: str,
+    *,
+    checkpoint_dir: Path,
+    output: Path | None,
+    rows: int,
+    backend: str | None,
+) -> None:
+    """Print a table of predictions, and write them to `output` if it is given.
+
+    Raises:
+        OptionsError: if there is nothing to read, or the output cannot be written.
+        TorchkilnError: whatever is wrong with the model or the files, before anything is computed.
+    """
+    if not files:
+        raise OptionsError("no files to predict; name some: torchkiln predict ... molecules.xyz")
+    if rows < 0:
+        raise OptionsError(f"rows must be 0 or more, got {rows}")
+    check_output(output, files)
+    _pin_threads()
+    from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.commands._predict_output import print_table, write_output
+
+    trained = load_trained(checkpoint_dir / model_name)
+    start = time.perf_counter()
+    predictions = predict(files, trained, backend=backend)
+    print_table(predictions, model_name, rows=rows, seconds=time.perf_counter() - start)
+    if output is not None:
+        write_output(predictions, output)
+        sys.stderr.write(f"wrote {output}\n")
+
+
+def predict(files: list[str], trained: TrainedModel, *, backend: str | None = None) -> Predictions:
+    """Read all files and let the model look at their molecules.
+
+    Raises:
+        StoreError: if a file cannot be read; nothing is computed then.
+        UnknownElement: if the model does not know an element, before anything is computed.
+    """
+    from torchkiln.datasets import read_molecules
+    from torchkiln.datasets.molecules._molecules import join_molecules
+
+    progress = sys.stderr.isatty()
+    parts = [read_molecules(file, progress=progress) for file in files]
+    for part in parts:
+        trained.check_elements(part)
+    molecules = parts[0] if len(parts) == 1 else join_molecules(parts, source=", ".join(files))
+    options = None if backend is None else Options(backend=backend)  # type: ignore[arg-type]
+    return Predictions(
+        molecules=molecules,
+        files=[file for file, part in zip(files, parts, strict=True) for _ in range(len(part))],
+        frames=[frame for part in parts for frame in range(1, len(part) + 1)],
+        values=trained.predict(molecules, options=options, progress=progress),
+        references=_references(molecules, trained.transform.target),
+        target=trained.transform.target,
+        unit=trained.transform.unit,
+    )
+
+
+def _pin_threads() -> None:
+    """Pin threads, unless torch runs already or the user has arranged them himself."""
+    if "torch" not in sys.modules and not {"OMP_NUM_THREADS", "OMP_PROC_BIND"} & set(os.environ):
+        from torchkiln.bench._threads import pin_threads
+
+        pin_threads()
+
+
+def _references(molecules: Molecules, target: str) -> NDArray[np.float64]:
+    import numpy as np
+
+    from torchkiln.datasets.molecules._targets import resolve_target
+
+    try:
+        return molecules.targets[resolve_target(molecules, target)]
+    except OptionsError:  # the files do not say
+        return np.full(len(molecules), np.nan)
+
+
+def check_output(output: Path | None, files: list[str]) -> None:
+    """Raise for an output that cannot be written, before anything is computed."""
+    if output is None:
+        return
+    if output.suffix.lower() not in _OUTPUTS:
+        raise OptionsError(
+            f"cannot tell what to write to {output}; its suffix must be one of "
+            f"{', '.join(_OUTPUTS)}"
+        )
+    if any(output.resolve() == Path(file).resolve() for file in files):
+        raise OptionsError(f"{output} is one of the files to read; choose another output")
+
+
+def spell_files(args: list[str]) -> list[str]:
+    """Let files stand alone in `predict --model_name NAME a.xyz b.xyz`.
+
+    The parser wants a name for every value: each file becomes `--files+=FILE`. After `--`,
+    everything is a file.
+    """
+    spelled: list[str] = []
+    expects_value = only_files = False
+    for arg in args:
+        if only_files or not (expects_value or arg.startswith("-")):
+            spelled.append(f"--files+={arg}")
+        elif arg == "--" and not expects_value:
+            only_files = True
+        else:
+            spelled.append(arg)
+            is_option = arg.startswith("--") and not expects_value
+            expects_value = is_option and "=" not in arg and arg not in ("--help", "--print_config")
+    return spelled

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _sample_runs import sample_run
+
+from torchkiln.bench.report import EpochRecord, RunResult, load_result
+from torchkiln.bench.report._results_file import save_result, to_plain, to_record
+from torchkiln.core import StoreError
+
+
+def strict(path: Path) -> dict:
+    def refuse(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_a_run_comes_back_as_it_was(tmp_path):
+    result = sample_run(num_epochs=2, num_molecules=50)
+    save_result(result, tmp_path / "new" / "folder")
+    again = load_result(tmp_path / "new" / "folder")
+    for field in dataclasses.fields(RunResult):
+        if field.name not in ("validation", "test"):
+            assert getattr(again, field.name) == getattr(result, field.name), field.name
+    for name in ("validation", "test"):
+        old, new = getattr(result, name), getattr(again, name)
+        np.testing.assert_array_equal(new.predicted, old.predicted)
+        np.testing.assert_array_equal(new.true, old.true)
+        assert (new.mae, new.rmse, new.baseline_mae) == (old.mae, old.rmse, old.baseline_mae)
+
+
+def test_a_failed_run_with_nan_is_strict_json_and_comes_back(tmp_path):
+    nan = EpochRecord(0, math.nan, 1.0, 10, 10.0, 1e-3, math.inf)
+    path, _ = save_result(
+        RunResult(status="failed", epochs=[nan], steps=[(0, 1.0), (1, math.nan)]), tmp_path
+    )
+    assert strict(path)["epochs"][0]["loss"] == "NaN"
+    again = load_result(path)
+    assert math.isnan(again.epochs[0].loss)
+    assert again.epochs[0].validation_mae == math.inf
+    assert again.epochs[0].validation_loss is None
+    assert math.isnan(again.steps[1][1])
+    assert again.validation is None
+
+
+def test_the_json_holds_figures_but_no_long_series(tmp_path):
+    path, _ = save_result(sample_run(), tmp_path)
+    record = strict(path)
+    assert record["test"]["molecules"] == 10_000
+    assert record["test"]["baseline_over_mae"] > 3
+    assert record["num_steps"] == 12 * 85
+    assert len(path.read_text()) < 10_000
+
+
+def test_settings_of_any_kind_become_plain():
+    class Mode(enum.Enum):
+        PACKED = "packed"
+
+    assert to_plain(
+        {
+            "mode": Mode.PACKED,
+            "path": Path("a/b"),
+            "count": np.int64(3),
+            "share": np.float32(0.5),
+            "rate": -math.inf,
+            "list": (1, np.array([1.0, math.nan])),
+            5: None,
+        }
+    ) == {
+        "mode": "packed",
+        "path": "a/b",
+        "count": 3,
+        "share": 0.5,
+        "rate": "-Infinity",
+        "list": [1, [1.0, "NaN"]],
+        "5": None,
+    }
+
+
+def test_series_of_another_run_are_refused(tmp_path):
+    path, series = save_result(sample_run(num_epochs=1, num_molecules=10), tmp_path)
+    save_result(sample_run(num_epochs=1, num_molecules=11), tmp_path / "other")
+    series.write_bytes((tmp_path / "other" / series.name).read_bytes())
+    with pytest.raises(StoreError, match=r"results\.npz is damaged or belongs to another run"):
+        load_result(path)
+
+
+def test_missing_series_are_named(tmp_path):
+    path, series = save_result(RunResult(status="finished"), tmp_path)
+    series.unlink()
+    with pytest.raises(StoreError, match=r"cannot read .*results\.npz"):
+        load_result(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a results file"),
+        ("[1]", "not a results file"),
+        ('{"version": 99}', "version 99"),
+        ('{"version": 1}', "is damaged: KeyError"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, text, message):
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    with pytest.raises(StoreError, match=message):
+        load_result(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(StoreError, match=r"cannot read .*results\.json"):
+        load_result(tmp_path)
+
+
+def test_the_record_fits_on_one_line():
+    assert "\n" not in json.dumps(to_record(sample_run()), allow_nan=False)
