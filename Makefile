@@ -31,9 +31,8 @@ test: $(STAMP) lint types  ## Lint, type-check and run the tests (under 10 minut
 slow: $(STAMP)  ## Run the long test matrices
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(PYTEST_ARGS)
 
-bench: $(STAMP)  ## Run the main job: compiled steps against eager PyTorch, then an epoch of QM9 against PyG
-	$(BIN)/torchkiln bench
-	$(BIN)/python benchmarks/epoch.py --json build/epoch.json
+bench: $(STAMP)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
+	$(BIN)/python bench.py --config configs/qm9_quick.yml
 
 benchmarks: $(STAMP)  ## Run every benchmark and write benchmarks/results/*.json
 	for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script || exit 1;; esac; done

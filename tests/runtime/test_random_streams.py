@@ -33,7 +33,12 @@ class Noisy(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "backend", ["eager", "capture", pytest.param("inductor", marks=pytest.mark.inductor)]
+    "backend",
+    [
+        "eager",
+        "capture",
+        pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]),
+    ],
 )
 def test_losses_noise_and_generator_follow_eager(backend, cache_dir):
     module = Noisy()

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 # Knots for each distance between two Gaussians, which is the scale on which filters change. On
 # trained weights interpolation then errs by 1e-7 of the filters, rounding in float32 by 5e-6.
 KNOTS_PER_GAUSSIAN = 42
+# The exponent below which a Gaussian counts as 0: 1e-20, beside neighbours of the order of 1.
+_FAINTEST = -46.0
 # Of the four knots around a distance, one lies before 0 and one behind the cutoff.
 _KNOTS_OUTSIDE = 3
 
@@ -37,8 +39,10 @@ class GaussianSmearing(nn.Module):
 
     def forward(self, distances: Tensor) -> Tensor:
         """Return [num_distances, num_gaussians]."""
-        apart = distances[:, None] - self.offset
-        return torch.exp(self.coeff * apart.square())
+        exponent = self.coeff * (distances[:, None] - self.offset).square()
+        # Far from its centre a Gaussian underflows to denormal numbers, with which processors
+        # multiply a hundred times as slowly; what is cut off is far below rounding.
+        return torch.where(exponent > _FAINTEST, torch.exp(exponent), 0.0)
 
 
 @final

@@ -34,8 +34,9 @@ STATIC = [
     "global_mean_pool",
     "GIN",
 ]
-NATIVE = ["GCNConv", "GATConv"]
+NATIVE = ["GCNConv"]
 MORE_NATIVE = [
+    "GATConv",
     "SAGEConv",
     "GINEConv",
     "TransformerConv",
