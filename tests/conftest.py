@@ -34,6 +34,8 @@ def _same_start(cache_dir: Path):
     for name in environment:
         if name.startswith(("TORCHKILN_", "POPTORCH_", "OMPI_COMM_WORLD_")):
             del os.environ[name]
+    # Help texts and tables wrap; not by the terminal that the tests were started from.
+    os.environ["COLUMNS"] = "100"
     import torch
 
     torch.set_num_threads(2)

@@ -46,3 +46,16 @@ def test_a_damaged_file_is_replaced_with_a_warning(damage):
         again = cached_arrays("numbers", lambda: {"a": np.arange(1000)})
     assert again["a"].sum() == 999 * 500
     assert cached_arrays("numbers", never)["a"].sum() == 999 * 500
+
+
+def test_where_nothing_can_be_written_arrays_are_built_each_time(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHKILN_DATA_DIR", str(tmp_path / "file"))
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"numbers.npz cannot be written .*TORCHKILN_DATA_DIR"):
+            assert cached_arrays("numbers", lambda: {"a": np.arange(3)})["a"].sum() == 3
+
+
+def test_what_fails_while_building_is_not_hidden():
+    with pytest.raises(FileNotFoundError):
+        cached_arrays("numbers", lambda: {"a": np.load("no such file.npy")})

@@ -1,6 +1,7 @@
 """Tables of filters: as exact as they claim, trained through, chosen where they pay."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -16,7 +17,13 @@ from _schnet_parity import (
 
 from torchkiln.core import OptionsError
 from torchkiln.models import SchNet
-from torchkiln.models._filters import filter_tables, knot_distances, knot_spacing, knots_for
+from torchkiln.models._filters import (
+    GaussianSmearing,
+    filter_tables,
+    knot_distances,
+    knot_spacing,
+    knots_for,
+)
 
 INDICES = list(range(40))
 
@@ -143,3 +150,42 @@ def test_distances_outside_the_table_carry_no_message(qm9_set):
     apart = copy.copy(batch)
     apart.edge_ways = torch.zeros_like(batch.edge_ways)
     assert torch.equal(run_ours(model, far)[:1], run_ours(model, apart)[:1])
+
+
+def test_faint_gaussians_are_cut_off_without_a_trace():
+    from torch_geometric.nn.models.schnet import GaussianSmearing as Original
+
+    ours, theirs = GaussianSmearing(0.0, 10.0, 50).double(), Original(0.0, 10.0, 50).double()
+    weights = torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = []
+    for smear in (ours, theirs):
+        distances = torch.linspace(0, 12, 97, dtype=torch.float64, requires_grad=True)
+        values = smear(distances)
+        (slopes,) = torch.autograd.grad((values @ weights).sum(), distances, create_graph=True)
+        (curvatures,) = torch.autograd.grad(slopes.sum(), distances)
+        found.append((values, slopes, curvatures))
+    assert (found[0][0] == 0).any()
+    for mine, original in zip(*found, strict=True):
+        torch.testing.assert_close(mine, original, rtol=1e-14, atol=1e-15)
+
+
+def test_a_smeared_nan_shows():
+    assert GaussianSmearing(0.0, 10.0, 5)(torch.tensor([torch.nan])).isnan().all()
+
+
+def test_spoilt_weights_have_no_exact_table():
+    model, _ = make_both(**SMALL)
+    with torch.no_grad():
+        model.blocks[-1].mlp.second.bias[0] = torch.nan
+    assert math.isnan(model.table_error())
+    with pytest.raises(OptionsError, match="err by nan"):
+        model.choose_knots(1e-3)
+
+
+def test_filters_of_zero_have_an_exact_table():
+    model, _ = make_both(**SMALL)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.mlp.second.weight.zero_()
+            block.mlp.second.bias.zero_()
+    assert model.table_error() == 0

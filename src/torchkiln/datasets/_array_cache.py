@@ -32,19 +32,26 @@ def cached_arrays(name: str, build: Callable[[], Arrays]) -> Arrays:
     """Return the arrays kept as `name` in the data directory, or build and keep them.
 
     Whatever determines the arrays belongs into the name. A damaged file is replaced, with a
-    warning.
+    warning; where nothing can be written, arrays are built each time, with a warning too.
     """
     path = data_dir() / f"{name}.npz"
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             return dict(kept)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         warn_user(f"{path} is damaged ({error}) and is made anew")
     arrays = build()
-    with atomic_path(path) as temporary, temporary.open("wb") as target:
-        np.savez(target, allow_pickle=False, **arrays)
+    try:
+        with atomic_path(path) as temporary, temporary.open("wb") as target:
+            np.savez(target, allow_pickle=False, **arrays)
+    except OSError as error:
+        # What took minutes to compute is not thrown away for a full disk.
+        warn_user(
+            f"{path} cannot be written ({error}), so it is made anew each time; set "
+            "TORCHKILN_DATA_DIR to a folder with room"
+        )
     return arrays
 
 

@@ -42,7 +42,8 @@ class GaussianSmearing(nn.Module):
         exponent = self.coeff * (distances[:, None] - self.offset).square()
         # Far from its centre a Gaussian underflows to denormal numbers, with which processors
         # multiply a hundred times as slowly; what is cut off is far below rounding.
-        return torch.where(exponent > _FAINTEST, torch.exp(exponent), 0.0)
+        # Asked this way round, NaN stays NaN.
+        return torch.where(exponent < _FAINTEST, 0.0, torch.exp(exponent))
 
 
 @final

@@ -278,6 +278,7 @@ class SchNet(nn.Module):
         The largest difference at random distances below the cutoff, relative to the root mean
         square of the filters; the worst interaction counts. Rounding in float32 alone gives some
         5e-6. It grows while a model learns finer filters: check trained weights, not initial ones.
+        NaN if the weights are.
         """
         like = self.embedding.weight
         generator = torch.Generator().manual_seed(0)
@@ -290,12 +291,14 @@ class SchNet(nn.Module):
         table = self.table_convolution(self.tables(), *edges)
         exact = self._exact_convolution(*edges)
         ones = like.new_ones(len(nodes), self.num_filters)
-        worst = 0.0
+        worst = like.new_zeros(())
         for number in range(self.num_interactions):
             wanted = exact(number, ones)[1::2]
             apart = (table(number, ones)[1::2] - wanted).abs().max()
-            worst = max(worst, float(apart / wanted.square().mean().sqrt()))
-        return worst
+            # Unlike Python's, torch's maximum keeps NaN: spoilt weights are not "exact".
+            size = wanted.square().mean().sqrt().clamp(min=torch.finfo(like.dtype).tiny)
+            worst = torch.maximum(worst, apart / size)
+        return float(worst)
 
     def choose_knots(self, tolerance: float) -> int:
         """Set `num_knots` to the smallest power of two whose `table_error` is within `tolerance`.

@@ -7,11 +7,12 @@ import functools
 import hashlib
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
-from torchkiln.core import atomic_path, cpu_features, file_lock
+from torchkiln.core import atomic_path, cpu_features, file_lock, warn_user
 
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 # Choices between two numbers may be computed as such; NaN and infinity keep their meaning.
@@ -22,6 +23,8 @@ _LANGUAGES = {
     ".c": ("CC", ("gcc", "cc"), ("-std=gnu11",)),
     ".cpp": ("CXX", ("g++", "c++"), ("-std=c++17", "-fopenmp", *_SELECTS)),
 }
+# Seven seconds of work, but perhaps on a machine where many wait for few cores.
+_PATIENCE_SECONDS = 600
 _log = logging.getLogger("torchkiln")
 
 
@@ -29,7 +32,8 @@ def native_dir() -> Path:
     """Return where compiled helpers are kept: `TORCHKILN_NATIVE_DIR` or the user's cache."""
     chosen = os.environ.get("TORCHKILN_NATIVE_DIR")
     if chosen:
-        return Path(chosen)
+        # Absolute: a bare file name would be looked for among the system's libraries.
+        return Path(chosen).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "torchkiln" / "native"
 
@@ -40,18 +44,25 @@ def load_native(name: str) -> ctypes.CDLL | None:
     sources = (Path(__file__).with_name(name + suffix) for suffix in _LANGUAGES)
     source = next(path for path in sources if path.exists())
     variable, names, flags = _LANGUAGES[source.suffix]
-    found = (shutil.which(compiler) for compiler in names)
-    compiler = os.environ.get(variable) or next(filter(None, found), None)
+    found = next(filter(None, map(shutil.which, names)), None)
+    # May hold more than a name, as in "ccache g++".
+    compiler = shlex.split(os.environ.get(variable, "")) or ([found] if found else [])
     library = native_dir() / f"{name}-{_digest(source, flags)}.so"
     try:
         if not library.exists():
-            if compiler is None:
+            if not compiler:
                 _log.debug("native helper %s is not available: no compiler (%s)", name, names)
                 return None
-            _build([compiler, *_FLAGS, *flags], source, library)
+            _build([*compiler, *_FLAGS, *flags], source, library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError) as error:
         _log.debug("native helper %s is not available: %s", name, error)
+        if not library.exists() and not os.access(library.parent, os.W_OK):
+            warn_user(
+                f"native kernels cannot be kept in {library.parent}, and without them everything "
+                "runs several times as slowly; set TORCHKILN_NATIVE_DIR to a folder that can be "
+                "written"
+            )
         return None
 
 
@@ -69,4 +80,4 @@ def _build(command: list[str], source: Path, library: Path) -> None:
         if not library.exists():
             with atomic_path(library) as temporary:
                 command = [*command, str(source), "-o", str(temporary), "-lm"]
-                subprocess.run(command, check=True, capture_output=True, timeout=120)
+                subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_SECONDS)

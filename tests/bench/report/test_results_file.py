@@ -4,6 +4,9 @@ import dataclasses
 import enum
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +116,23 @@ def test_other_files_are_refused(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(StoreError, match=message):
         load_result(path)
+
+
+def test_results_are_utf8_whatever_the_locale(tmp_path):
+    save_result(dataclasses.replace(sample_run(), note="Å"), tmp_path)
+    program = (
+        "import sys; from pathlib import Path; from torchkiln.bench.report import load_result; "
+        "assert load_result(Path(sys.argv[1])).note == chr(0xC5)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", program, str(tmp_path)],
+        env={**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -95,6 +95,9 @@ def test_offline_run_holds_losses_epochs_settings_and_result(offline, tmp_path, 
 
 def test_no_key_costs_the_log_and_not_the_training(offline, monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_MODE", "online")
+    # Also at a terminal, where wandb would ask for one and wait.
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monitor = make_monitor(tmp_path, progress="none", use_wandb=True)
     with pytest.warns(UserWarning, match=r"WandbMonitor failed .*WANDB_MODE=offline"):
         monitor.start(1, 0)

@@ -1,5 +1,7 @@
 """Tables of targets beside files of structures."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from _random_molecules import random_molecules
@@ -90,3 +92,16 @@ def test_a_table_belongs_to_the_file_of_its_name(tmp_path):
     assert table_beside(tmp_path / "a.xyz.gz") == tmp_path / "a.csv"
     assert table_beside(tmp_path / "b.xyz") == tmp_path / "b.xyz.csv"
     assert table_beside(tmp_path / "c.xyz") is None
+
+
+def test_a_name_that_stands_in_several_rows_is_no_name(tmp_path):
+    molecules = dataclasses.replace(random_molecules(3), names=["a", "b", "b"])
+    table = read_target_table(write(tmp_path, "name,gap\nb,5\na,6\nb,7\n"))
+    with pytest.raises(StoreError, match="has 2 rows for 'b'"):
+        with_table(molecules, table)
+
+
+def test_names_that_repeat_themselves_in_the_order_of_the_molecules_are_taken_so(tmp_path):
+    molecules = dataclasses.replace(random_molecules(3), names=["a", "b", "b"])
+    table = read_target_table(write(tmp_path, "name,gap\na,5\nb,6\nb,7\n"))
+    assert with_table(molecules, table).targets["gap"].tolist() == [5.0, 6.0, 7.0]

@@ -121,3 +121,14 @@ def test_periodic_frames_are_read_with_a_warning(read):
 def test_mistakes_name_file_and_line(read, text, line, reason):
     with pytest.raises(StoreError, match=rf"some\.xyz, line {line}: .*{reason}"):
         read(text)
+
+
+@pytest.mark.timeout(20)  # tried at every letter, the comment would take minutes
+def test_a_comment_of_one_endless_word_is_a_name(read):
+    word = "x" * 400_000
+    assert read(WATER.format(word)).names == [word]
+
+
+def test_pairs_need_no_space_between_them(read):
+    targets = read(WATER.format('a="1"b=2 c={3}d=4')).targets
+    assert {key: values[0] for key, values in targets.items()} == {"a": 1, "b": 2, "c": 3, "d": 4}

@@ -164,3 +164,23 @@ def test_targets_are_those_of_pyg_in_more_digits(molecules, real):
     for target, (column, _) in QM9_TARGETS.items():
         np.testing.assert_allclose(real.targets[target], y[:, column], rtol=3e-7)
     assert real.targets["U0"].dtype == np.float64
+
+
+def test_of_names_that_differ_in_case_the_exact_one_is_meant():
+    molecules = random_molecules().with_targets({"gap": np.zeros(len(random_molecules()))})
+    molecules = molecules.with_targets({"Gap": np.ones(len(molecules))})
+    assert [fit(molecules, name).target for name in ("gap", "Gap", "GAP")] == ["gap", "Gap", "gap"]
+
+
+def test_a_column_of_predictions_gives_one_value_each():
+    molecules = random_molecules()
+    transform = fit(molecules, "energy", references="fitted", per_atom=True, standardize=True)
+    atoms = (molecules.z, molecules.offsets)
+    y = transform.apply(molecules.targets["energy"], *atoms)
+    np.testing.assert_array_equal(
+        transform.restore(y[:, None], *atoms), transform.restore(y, *atoms)
+    )
+    with pytest.raises(OptionsError, match="one number each"):
+        transform.restore(np.ones((len(y), 2)), *atoms)
+    with pytest.raises(OptionsError, match=r"shape \[1\] for"):
+        transform.restore(y[:1], *atoms)

@@ -112,3 +112,9 @@ def test_frames_that_cannot_be_water_are_refused():
 
 def test_an_empty_file_has_no_frames():
     assert read("") == read("\n\n") == []
+
+
+@pytest.mark.parametrize("count", ["3000000000000", "3e300"])
+def test_a_senseless_size_is_refused_before_there_is_room_for_it(count):
+    with pytest.raises(StoreError, match=r"line 1: 3.*0 atoms are no water cluster"):
+        read(f"{count}\n-1.0\nO 0 0 0\nH 0 0 1\nH 0 1 0\n")

@@ -149,3 +149,13 @@ def test_debug_is_large_enough_for_a_first_training():
     sizes = np.bincount(molecules.num_atoms // 3)
     assert len(molecules) > 800
     assert (sizes[8:11] == 200).all()
+
+
+def test_a_damaged_file_of_many_is_made_anew_as_large(computed):
+    minima_of_size(5, 12)
+    (path,) = (data_dir() / "water").iterdir()
+    path.write_bytes(b"PK")
+    with pytest.warns(UserWarning, match="is damaged"):
+        assert len(minima_of_size(5, 3)[0]) == 3
+    assert len(minima_of_size(5, 12)[0]) == 12
+    assert computed == [5, 5]

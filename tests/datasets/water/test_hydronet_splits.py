@@ -9,7 +9,8 @@ from torchkiln.datasets.water._hydronet_splits import read_split_file
 
 
 @pytest.mark.parametrize("place", ["split_00_small.npz", "processed/split_00_small.npz", "zip"])
-def test_a_split_file_is_found_below_the_root(tmp_path, place):
+@pytest.mark.parametrize("name", ["split_00_small.npz", "elsewhere/split_00_small.npz"])
+def test_a_split_file_is_found_below_the_root(tmp_path, place, name):
     content = io.BytesIO()
     np.savez(content, train_idx=np.array([4, 0, 2]), val_idx=np.array([3]))
     if place == "zip":
@@ -18,7 +19,7 @@ def test_a_split_file_is_found_below_the_root(tmp_path, place):
     else:
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_bytes(content.getvalue())
-    splits = read_split_file("split_00_small.npz", tmp_path)
+    splits = read_split_file(name, tmp_path)
     assert {name: part.tolist() for name, part in splits.items()} == {
         "train": [0, 2, 4],
         "validation": [3],
@@ -49,3 +50,9 @@ def test_a_damaged_split_file_is_named(tmp_path):
     (tmp_path / "split.npz").write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(StoreError, match=r"split.npz cannot be read as a split file"):
         read_split_file(tmp_path / "split.npz", None)
+
+
+def test_a_damaged_archive_of_splits_is_named(tmp_path):
+    (tmp_path / "hydronet_splits.zip").write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(StoreError, match=r"hydronet_splits.zip cannot be read"):
+        read_split_file("split_00_small.npz", tmp_path)

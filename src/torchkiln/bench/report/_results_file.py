@@ -71,7 +71,7 @@ def load_result(path: Path) -> RunResult:
     """
     path = path / RESULTS_NAME if path.is_dir() else path
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         version = record["version"]
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error}") from error

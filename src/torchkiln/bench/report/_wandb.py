@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,14 @@ class WandbMonitor(QuietMonitor):
         import wandb
 
         self._directory.mkdir(parents=True, exist_ok=True)
+        online = os.environ.get("WANDB_MODE", "online") == "online"
         try:
+            # At a terminal, wandb would stop here to ask for a key, in the middle of a run.
+            if online and not wandb.login(prompt=False, verify=False):
+                raise ConnectionError(
+                    "wandb has no key: run `wandb login`, or set WANDB_MODE=offline to keep the "
+                    "log on this machine"
+                )
             self._run = wandb.init(
                 project=self._project,
                 name=self._run_name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,19 +80,19 @@ def read_target_table(path: Path) -> TargetTable:
 def with_table(molecules: Molecules, table: TargetTable) -> Molecules:
     """Return `molecules` with the targets of a table, by name if both have names, else by order.
 
+    Names that are the same in the same order say nothing more, so they may repeat themselves.
+
     Raises:
-        StoreError: if a molecule has no row.
+        StoreError: if a molecule has no row, or several.
     """
-    if molecules.names is not None and table.names is not None:
+    names = molecules.names
+    if names is not None and table.names is not None and names != table.names:
         row_of = {name: row for row, name in enumerate(table.names)}
-        missing = [name for name in molecules.names if name not in row_of]
+        missing = [name for name in names if name not in row_of]
         if not missing:
-            return molecules.with_targets(
-                {
-                    key: column[[row_of[name] for name in molecules.names]]
-                    for key, column in table.columns.items()
-                }
-            )
+            _require_one_row_each(names, table)
+            rows = [row_of[name] for name in names]
+            return molecules.with_targets({key: c[rows] for key, c in table.columns.items()})
         if len(missing) < len(molecules) or len(table) != len(molecules):
             raise StoreError(
                 f"{table.path} has no row for the molecule {missing[0]!r} of {molecules.source} "
@@ -103,6 +104,16 @@ def with_table(molecules: Molecules, table: TargetTable) -> Molecules:
             f"{molecules.source}; give each molecule a row, or both of them names"
         )
     return molecules.with_targets(table.columns)
+
+
+def _require_one_row_each(names: list[str], table: TargetTable) -> None:
+    counts = Counter(table.names)
+    twice = next((name for name in names if counts[name] > 1), None)
+    if twice is not None:
+        raise StoreError(
+            f"{table.path} has {counts[twice]} rows for {twice!r}; give rows different names, or "
+            "all of them in the order of the molecules"
+        )
 
 
 def _is_number(cell: str) -> bool:

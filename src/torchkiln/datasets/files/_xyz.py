@@ -12,8 +12,9 @@ from torchkiln.datasets.files._elements import atomic_number
 from torchkiln.datasets.files._positions import read_position, require_extent
 from torchkiln.datasets.files._text_lines import TextLines, shorten, to_number
 
+# A key begins where a word does: tried at every letter, a long word would take hours.
 _PAIR = re.compile(
-    r"""(?P<key>[^\s="']+)\s*=\s*
+    r"""(?<![^\s="'}\]])(?P<key>[^\s="']+)\s*=\s*
     (?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\{[^}]*\}|\[[^\]]*\]|[^\s"'{\[][^\s]*)""",
     re.VERBOSE,
 )

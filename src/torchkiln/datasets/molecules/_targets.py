@@ -101,18 +101,18 @@ class TargetTransform:
         """Return what a network learns instead of physical `values`, for molecules of these atoms.
 
         Args:
-            values: [num_molecules].
+            values: [num_molecules], or a column of them.
             z: Atomic numbers, atoms of all molecules one after the other.
             offsets: Where the atoms of each molecule begin and end, [num_molecules + 1].
         """
-        left = np.asarray(values, dtype=np.float64) - self._of_atoms(z, offsets)
+        left = _one_each(values, offsets) - self._of_atoms(z, offsets)
         if self.per_atom:
             left = left / np.diff(offsets)
         return np.asarray((left - self.mean) / self.std)
 
     def restore(self, values: Any, z: Any, offsets: Any) -> Values:
         """Return physical values: the inverse of `apply`, in float64 whatever comes in."""
-        left = np.asarray(values, dtype=np.float64) * self.std + self.mean
+        left = _one_each(values, offsets) * self.std + self.mean
         if self.per_atom:
             left = left * np.diff(offsets)
         return np.asarray(left + self._of_atoms(z, offsets))
@@ -160,8 +160,20 @@ class TargetTransform:
         return cls(**{**values, "references": references})
 
 
+def _one_each(values: Any, offsets: Any) -> Values:
+    """Return one number for each molecule; a column, as networks give it, must not broadcast."""
+    numbers = np.asarray(values, dtype=np.float64)
+    count = len(offsets) - 1
+    if numbers.shape not in ((count,), (count, 1)):
+        raise OptionsError(
+            f"values have the shape {list(numbers.shape)} for {count} molecules; wanted is one "
+            "number each"
+        )
+    return numbers.reshape(count)
+
+
 def resolve_target(molecules: Molecules, target: str) -> str:
-    """Return the name of a target as `molecules` has it; case does not matter.
+    """Return the name of a target as `molecules` has it; case matters only between two of them.
 
     Names of the published table ("u298") and PyG's column numbers are understood for QM9's targets.
 
@@ -169,6 +181,8 @@ def resolve_target(molecules: Molecules, target: str) -> str:
         OptionsError: if there is no such target.
     """
     names = list(molecules.targets)
+    if target in names:
+        return target
     for candidate in (str(target), find_target(target)):
         for name in names:
             if candidate is not None and name.lower() == candidate.lower():

@@ -14,6 +14,8 @@ from torchkiln.core import StoreError
 _BYTES_PER_READ = 1 << 24
 # "O 1 2 3\n": no line of an atom is shorter.
 _MIN_BYTES_PER_ATOM = 8
+# Far above any cluster, far below what fills the memory before the first atom is read.
+_MAX_ATOMS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,10 @@ def read_xyz_frames(
 
 def _other_size(text: str, label: str, line: int) -> int:
     count = int(float(text.split()[0]))
-    if count % 3:
+    if count % 3 or count > _MAX_ATOMS:
         raise StoreError(
             f"{label}, line {line}: {count} atoms are no water cluster; their number must be a "
-            "multiple of 3"
+            f"multiple of 3, at most {_MAX_ATOMS:,}"
         )
     return count
 

@@ -65,14 +65,16 @@ def minima_of_size(
     num_molecules: int, count: int, *, seed: int = 0, bar: tqdm[Any] | None = None
 ) -> tuple[Frames, NDArray[np.int64]]:
     """Return `generate_minima`'s clusters and their walks, from the data directory if possible."""
+    # A file with more clusters has the same ones first.
+    enough = [known for known in _kept_counts(num_molecules, seed) if known >= count]
+    kept = min(enough, default=count)
 
     def build() -> Arrays:
-        pos, energies, walks = generate_minima(num_molecules, count, seed=seed, bar=bar)
+        # As many as the name says: a damaged file of many must not be replaced by one of few.
+        pos, energies, walks = generate_minima(num_molecules, kept, seed=seed, bar=bar)
         return {"pos": pos, "energies": energies, "walks": walks}
 
-    # A file with more clusters has the same ones first.
-    kept = min((known for known in _kept_counts(num_molecules, seed) if known >= count), default=0)
-    arrays = cached_arrays(_file_name(num_molecules, kept or count, seed), build)
+    arrays = cached_arrays(_file_name(num_molecules, kept, seed), build)
     walks = arrays["walks"]
     some = np.flatnonzero(walks < max_walks(count))[:count]
     pos = arrays["pos"][some].reshape(len(some), 3 * num_molecules, 3)

@@ -38,7 +38,9 @@ def read_split_file(name: str | Path, root: Path | None) -> Indices:
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
-                member = next(one for one in archive.namelist() if Path(one).name == str(name))
+                member = next(
+                    one for one in archive.namelist() if Path(one).name == Path(name).name
+                )
                 with archive.open(member) as file, np.load(file, allow_pickle=False) as arrays:
                     content = dict(arrays)
         else:
@@ -71,7 +73,11 @@ def _find(name: Path, root: Path | None) -> Path:
             return path
     for path in below:
         if path.suffix == ".zip" and "split" in path.name:
-            with zipfile.ZipFile(path) as archive:
-                if any(Path(one).name == name.name for one in archive.namelist()):
-                    return path
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    members = archive.namelist()
+            except (OSError, zipfile.BadZipFile) as error:
+                raise StoreError(f"{path} cannot be read: {error}; copy it again") from error
+            if any(Path(one).name == name.name for one in members):
+                return path
     raise OptionsError(f"there is no split file {name}" + (f" below {root}" if root else ""))
