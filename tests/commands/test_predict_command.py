@@ -144,6 +144,8 @@ def test_mistakes_are_named_before_anything_is_computed(place, predict):
         predict("a.xyz", output=place / "out.pdf")
     with pytest.raises(OptionsError, match=r"is one of the files to read"):
         predict("a.xyz", output=place / "a.xyz")
+    with pytest.raises(OptionsError, match=r"/dev/null/out\.csv cannot be written"):
+        predict("a.xyz", output=Path("/dev/null/out.csv"))
     with pytest.raises(OptionsError, match="no files to predict"):
         predict()
     with pytest.raises(OptionsError, match="rows must be 0 or more, got -1"):

@@ -35,12 +35,11 @@ def train_pyg(model, dataset, batches):
     return losses
 
 
-@pytest.mark.parametrize("filter_form", ["exact", "table"])
-def test_twenty_packed_steps_have_the_losses_of_pyg(qm9_set, filter_form):
-    ours, theirs = make_both(**SMALL, filter=filter_form)
-    loader = FixedSizeLoader(qm9_set.store, num_nodes=200, shuffle=True, seed=3)
-    optimizer = torch.optim.Adam(ours.parameters(), lr=1e-3)
-    program = training_model(MoleculeRegression(ours), Options(backend="capture"), optimizer)
+def train_packed(model, dataset, options, num_nodes):
+    """Return the losses of the steps, and the molecules of each batch."""
+    loader = FixedSizeLoader(dataset.store, num_nodes=num_nodes, shuffle=True, seed=3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    program = training_model(MoleculeRegression(model), options, optimizer)
     losses, batches = [], []
     while len(losses) < NUM_STEPS:
         for batch in loader:
@@ -48,11 +47,32 @@ def test_twenty_packed_steps_have_the_losses_of_pyg(qm9_set, filter_form):
             batches.append(batch.index[batch.graph_mask].flatten().tolist())
             if len(losses) == NUM_STEPS:
                 break
-    wanted = train_pyg(theirs, qm9_set, batches)
     assert len({len(indices) for indices in batches}) > 1, "packs hold different numbers"
-    assert losses == pytest.approx(wanted, rel=LOSS_TOLERANCE)
-    assert sum(losses[:5]) > 1.2 * sum(losses[-5:]), "it learns"
     assert program.num_captures == 1
+    return losses, batches
+
+
+@pytest.mark.parametrize("filter_form", ["exact", "table"])
+def test_twenty_packed_steps_have_the_losses_of_pyg(qm9_set, filter_form):
+    ours, theirs = make_both(**SMALL, filter=filter_form)
+    losses, batches = train_packed(ours, qm9_set, Options(backend="capture"), num_nodes=200)
+    assert losses == pytest.approx(train_pyg(theirs, qm9_set, batches), rel=LOSS_TOLERANCE)
+    assert sum(losses[:5]) > 1.2 * sum(losses[-5:]), "it learns"
+
+
+@pytest.mark.slow
+@pytest.mark.inductor
+@pytest.mark.parametrize("filter_form", ["exact", "table"])
+@pytest.mark.parametrize(("features", "blocks", "gaussians"), [(128, 6, 50), (100, 4, 25)])
+def test_native_code_of_both_sizes_has_the_losses_of_pyg(
+    qm9_set, features, blocks, gaussians, filter_form, cache_dir
+):
+    sizes = {"hidden_channels": features, "num_filters": features}
+    sizes |= {"num_interactions": blocks, "num_gaussians": gaussians}
+    ours, theirs = make_both(**sizes, filter=filter_form)
+    options = Options(cache_dir=cache_dir, show_progress=False)
+    losses, batches = train_packed(ours, qm9_set, options, num_nodes=300)
+    assert losses == pytest.approx(train_pyg(theirs, qm9_set, batches), rel=LOSS_TOLERANCE)
 
 
 @pytest.mark.inductor

@@ -73,7 +73,10 @@ def predict_files(
     predictions = predict(files, trained, backend=backend)
     print_table(predictions, model_name, rows=rows, seconds=time.perf_counter() - start)
     if output is not None:
-        write_output(predictions, output)
+        try:
+            write_output(predictions, output)
+        except OSError as error:
+            raise _unwritable(output, error) from error
         sys.stderr.write(f"wrote {output}\n")
 
 
@@ -134,6 +137,14 @@ def check_output(output: Path | None, files: list[str]) -> None:
         )
     if any(output.resolve() == Path(file).resolve() for file in files):
         raise OptionsError(f"{output} is one of the files to read; choose another output")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(output, error) from error
+
+
+def _unwritable(output: Path, error: OSError) -> OptionsError:
+    return OptionsError(f"{output} cannot be written: {error}; choose another output")
 
 
 def spell_files(args: list[str]) -> list[str]:

@@ -1,4 +1,5 @@
 import importlib.util
+import io
 import json
 import os
 import shlex
@@ -97,7 +98,9 @@ def test_timing_the_loader_trains_nothing(bench, tmp_path, capsys):
     assert len(lines) == 2
     assert all("molecules/s" in line for line in lines)
     assert bench("--time_dataloader", "--json") == 0
-    assert json.loads(capsys.readouterr().out)[0]["molecules"] == 48
+    (timing,) = json.loads(capsys.readouterr().out)
+    assert timing["molecules"] == 48
+    assert timing["molecules_per_s"] == pytest.approx(48 / timing["seconds"])
     assert not (tmp_path / "runs").exists()
 
 
@@ -138,6 +141,7 @@ def test_a_run_that_diverges_fails_with_the_place(bench, tmp_path, capsys):
         (["--max_num_atoms", "2"], 2, "max_num_atoms is 2"),
         (["--target", "gab"], 2, "gab"),
         (["--output_dir", "/dev/null"], 2, "choose another --output_dir"),
+        (["--profile_dir", "/dev/null"], 2, "choose another --profile_dir"),
         (["--root", "nowhere"], 1, "nowhere"),
     ],
 )
@@ -146,6 +150,60 @@ def test_mistakes_get_one_line_and_an_exit_code(flags, code, message, bench, cap
     err = capsys.readouterr().err
     assert message in err
     assert "Traceback" not in err
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_the_figures(bench, monkeypatch, capsys):
+    def full(result, directory):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_experiment, "write_report", full)
+    assert bench("--json") == 1
+    out = capsys.readouterr()
+    assert json.loads(out.out)["status"] == "finished"
+    assert "No space left on device" in out.err
+    assert "Traceback" not in out.err
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_runs_of_one_second_do_not_share_a_folder(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(_experiment, "run_name", lambda settings: "same")
+    assert bench("--validation", "false") == bench("--validation", "false") == 0
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"same", "same-2"}
+
+
+def test_too_little_memory_is_no_traceback(bench, monkeypatch, capsys):
+    def allocate(settings):
+        raise MemoryError("Unable to allocate 9 EiB")
+
+    monkeypatch.setattr(_experiment, "load_dataset", allocate)
+    assert bench() == 1
+    assert "Unable to allocate 9 EiB" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_costs_nothing(root, tmp_path):
+    """As `bench.py --json | head -c 0` and `bench.py 2>&1 | head -1`: both pipes are closed."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    flags = [*QUICK, "--root", str(root), "--num_epochs", "1", "--validation", "false", "--json"]
+    command = [sys.executable, str(REPOSITORY / "bench.py"), *flags, "--run_name", "unread"]
+    env = {**os.environ, "POPTORCH_CACHE_DIR": str(tmp_path / "cache")}
+    with open(tmp_path / "err", "w") as err:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=env, stdout=write_end, stderr=err, timeout=300, check=False
+        )
+    assert done.returncode == 1
+    assert "BrokenPipeError" not in (tmp_path / "err").read_text()
+    assert (tmp_path / "runs/unread/results.json").is_file()
+    os.close(write_end)
+
+
+def test_messages_that_nobody_reads_do_not_end_a_run(monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    _experiment.say("QM9: 48 train")
 
 
 def test_ctrl_c_before_training_is_no_traceback(bench, monkeypatch, capsys):

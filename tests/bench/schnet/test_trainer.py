@@ -10,6 +10,7 @@ from _tiny_training import TinyNetwork, TinyRegression, make_dataset, make_job
 
 from torchkiln import Options
 from torchkiln.bench.report import QuietMonitor
+from torchkiln.bench.schnet import _trainer
 from torchkiln.bench.schnet._averaging import WeightAverage
 from torchkiln.bench.schnet._batches import arguments_of, time_dataloader
 from torchkiln.bench.schnet._history import History
@@ -208,6 +209,27 @@ def test_a_loss_that_is_not_finite_stops_the_run(dataset):
     assert all(math.isfinite(loss) for _, loss in result.steps)
 
 
+@pytest.mark.parametrize("validates", [True, False])
+def test_weights_spoiled_by_the_last_update_fail_the_run(dataset, validates):
+    """No later loss shows it: an error or a weight that is not finite must."""
+    job = make_job(dataset, options=COMBINED, num_epochs=1)
+    if not validates:
+        job = replace(job, validation_loader=None, test_loader=None)
+    last = job.train_loader.num_batches(0) - 1
+
+    class Spoiler(QuietMonitor):
+        def step(self, epoch, step, steps_in_epoch, loss, molecules, seconds):
+            if step == last:
+                with torch.no_grad():
+                    job.regression.model.head.weight.fill_(float("nan"))
+
+    result = train(job, Spoiler())
+    assert result.status == "failed"
+    assert "model.head.weight" in result.note
+    assert "lower the learning rate" in result.note
+    assert len(result.epochs) == 1
+
+
 def test_the_spoiled_molecule_is_named(dataset):
     """One target that is no number: the batch that holds it is named, and only that one."""
     job = make_job(dataset, options=COMBINED)
@@ -251,6 +273,13 @@ def test_a_profile_is_written(dataset, tmp_path, capfd):
     assert "aten::" in (tmp_path / "profile" / "training_step.txt").read_text()
     assert any("profile of one step" in message for message in listener.messages)
     assert capfd.readouterr().err == ""  # the profiler's library would write over bars
+
+
+def test_a_profiled_call_counts_with_its_own_time(dataset, tmp_path, monkeypatch):
+    """Starting the profiler and writing its files takes longer than the step and is no training."""
+    monkeypatch.setattr(_trainer, "profile_call", lambda call, directory: (call(), 1e6, []))
+    result = train(make_job(dataset, num_epochs=1, profile_dir=tmp_path))
+    assert result.epochs[0].seconds == pytest.approx(1e6, rel=1e-3)
 
 
 def test_the_loader_alone_is_timed(dataset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Mapping
@@ -132,6 +133,11 @@ class LoaderTiming:
     @property
     def batches_per_s(self) -> float:
         return self.batches / self.seconds if self.seconds else 0.0
+
+    def to_record(self) -> dict[str, float]:
+        """Return all figures, the rates included, in JSON types."""
+        rates = {"molecules_per_s": self.molecules_per_s, "batches_per_s": self.batches_per_s}
+        return {**dataclasses.asdict(self), **rates}
 
 
 def time_dataloader(loader: FixedSizeLoader, *, num_epochs: int = 1) -> list[LoaderTiming]:

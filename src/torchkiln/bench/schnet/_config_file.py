@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import get_loader as get_value_loader
 
 from torchkiln.bench.schnet._settings import Settings
@@ -144,14 +145,29 @@ def _load_mapping(path: str | Path) -> dict[str, Any]:
 
 def _parse_mapping(text: str) -> dict[str, Any]:
     try:
+        twice = _repeated_key(yaml.compose(text, yaml.SafeLoader))
         values = get_value_loader("yaml")(text)  # JSON is YAML, too
     except Exception as error:  # whatever the loader of jsonargparse raises
         raise OptionsError(f"neither YAML nor JSON: {error}") from error
+    if twice is not None:
+        raise OptionsError(f"the key {twice!r} is there twice; remove one of them")
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise OptionsError(f"expected names with values, got {str(values)[:60]!r}")
     return values
+
+
+def _repeated_key(node: yaml.Node | None) -> str | None:
+    """Return a key that one mapping has twice: loaders take the last one without a word."""
+    if isinstance(node, yaml.SequenceNode):
+        return next(filter(None, map(_repeated_key, node.value)), None)
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    names = [str(key.value) for key, _ in node.value]
+    repeated = (name for name in names if names.count(name) > 1)
+    inner = (_repeated_key(value) for _, value in node.value)
+    return next(filter(None, (*repeated, *inner)), None)
 
 
 def _leaves(values: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import datetime
 import json
 import os
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import torchkiln
+from torchkiln.bench._threads import usable_cores
 from torchkiln.bench.report import (
     RunResult,
     make_monitor,
@@ -21,6 +22,7 @@ from torchkiln.bench.report import (
     print_summary,
     write_report,
 )
+from torchkiln.bench.report._write import PAGE_NAME
 from torchkiln.bench.schnet._batches import LoaderTiming, time_dataloader
 from torchkiln.bench.schnet._job import CheckpointPlan, TrainingJob
 from torchkiln.bench.schnet._loaders import batch_spec, make_loader
@@ -28,7 +30,7 @@ from torchkiln.bench.schnet._program_options import inference_options, training_
 from torchkiln.bench.schnet._settings import Settings
 from torchkiln.bench.schnet._target_form import target_form
 from torchkiln.bench.schnet._trainer import train
-from torchkiln.core import Options, OptionsError
+from torchkiln.core import Options, OptionsError, StoreError
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
@@ -46,21 +48,21 @@ def run_experiment(settings: Settings) -> RunResult:
         checkpoint.check()  # before minutes of preparation, not after
     dataset = load_dataset(settings)
     options = training_options(settings)
-    name = run_name(settings)
-    directory = settings.output_dir / name
     say(f"{dataset.name}: {_count(dataset)}")
-    say(f"report in {directory}, executables in {options.cache_dir}")
     job = make_job(settings, dataset, options, checkpoint)
     if settings.verbose:
         say(f"{job.train_loader}\n{job.train_loader.plan}\n{options}")
-    _make_folder(directory)
+    if settings.bench.profile_dir is not None:
+        _make_folder(settings.bench.profile_dir, "profile", "--profile_dir")
+    directory = _report_folder(settings)
+    say(f"report in {directory}, executables in {options.cache_dir}")
     monitor = make_monitor(
         directory,
         unit=dataset.unit,
         use_wandb=settings.bench.use_wandb,
         use_tensorboard=settings.bench.use_tensorboard,
         project=settings.project,
-        run_name=name,
+        run_name=directory.name,
         settings=settings.to_dict(),
     )
     try:
@@ -68,12 +70,17 @@ def run_experiment(settings: Settings) -> RunResult:
         monitor.result(result)
     finally:
         monitor.close()
-    paths = write_report(result, directory)
+    failure = _write_report(result, directory)
     if settings.json:
         print_record(result)
     else:
         print_summary(result)
-    say(f"report: {paths[-1]}")
+    if failure is not None:
+        raise StoreError(
+            f"the report could not be written to {directory}: {failure}; what was printed is all "
+            "there is of it"
+        ) from failure
+    say(f"report: {directory / PAGE_NAME}")
     return result
 
 
@@ -94,7 +101,7 @@ def measure_loading(settings: Settings) -> list[LoaderTiming]:
     say(f"{loader}, {settings.loader_workers} workers")
     timings = time_dataloader(loader, num_epochs=settings.bench.num_epochs)
     if settings.json:
-        print(json.dumps([dataclasses.asdict(timing) for timing in timings]))  # noqa: T201
+        print(json.dumps([timing.to_record() for timing in timings]))  # noqa: T201
         return timings
     for epoch, timing in enumerate(timings):
         print(  # noqa: T201
@@ -217,7 +224,7 @@ def describe_machine() -> dict[str, Any]:
     """Return what somebody must know to repeat the figures."""
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(usable_cores()),
         "threads": torch.get_num_threads(),
         "pinned": os.environ.get("OMP_PROC_BIND") == "true",
         "python": platform.python_version(),
@@ -229,17 +236,42 @@ def describe_machine() -> dict[str, Any]:
 
 def say(text: str) -> None:
     """Tell a person what is going on; standard output is for results."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    with contextlib.suppress(BrokenPipeError):  # the reader has seen enough; results still count
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _make_folder(directory: Path) -> None:
-    """Create the folder of the report now: after hours of training is too late to find out."""
+def _report_folder(settings: Settings) -> Path:
+    """Create the folder of the report; one without a given name is never that of another run."""
+    name = run_name(settings)
+    if settings.run_name is not None:
+        return _make_folder(settings.output_dir / name, "report", "--output_dir")
+    # Runs that start within one second would write over each other.
+    number = 1
+    directory = settings.output_dir / name
+    while directory.exists():
+        number += 1
+        directory = settings.output_dir / f"{name}-{number}"
+    return _make_folder(directory, "report", "--output_dir", is_new=True)
+
+
+def _make_folder(directory: Path, what: str, flag: str, *, is_new: bool = False) -> Path:
+    """Create a folder now: after hours of training is too late to find out that it cannot be."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=not is_new)
     except OSError as error:
         raise OptionsError(
-            f"the report cannot be written to {directory}: {error}; choose another --output_dir"
+            f"the {what} cannot be written to {directory}: {error}; choose another {flag}"
         ) from error
+    return directory
+
+
+def _write_report(result: RunResult, directory: Path) -> OSError | None:
+    """Write the report; return what went wrong, as the figures must be printed all the same."""
+    try:
+        write_report(result, directory)
+    except OSError as error:
+        return error
+    return None
 
 
 def _evaluation_loader(

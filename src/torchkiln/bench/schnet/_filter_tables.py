@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 from torch import nn
@@ -61,10 +62,11 @@ class TableWatch:
         if self._model is None:
             return None
         self.error = self._model.table_error()
-        if self._told or self.error <= _TOLERANCE:
+        # Weights that are NaN are not the table's fault, and reported elsewhere.
+        if self._told or not _TOLERANCE < self.error < math.inf:
             return None
         self._told = True
         return (
             f"interpolated filters are off by {self.error:.1e} of their size; errors may be larger "
-            "than they need be: use --model.filter exact, or a larger num_knots"
+            "than they need be: use --model.filter exact"
         )

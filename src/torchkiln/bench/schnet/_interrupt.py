@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -61,4 +62,5 @@ class InterruptGuard:
         else:
             self.requested = True
             # Not print: the signal may have come in the middle of one.
-            os.write(2, _NOTICE)
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                os.write(2, _NOTICE)

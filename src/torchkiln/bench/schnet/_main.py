@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -27,11 +28,20 @@ def main(args: Sequence[str] | None = None, prog: str = "bench.py") -> int:
         if settings.time_dataloader:
             measure_loading(settings)
             return _OK
-        return _EXIT_CODES[run_experiment(settings).status]
+        result = run_experiment(settings)
+        sys.stdout.flush()  # here, where a closed pipe is understood
+        return _EXIT_CODES[result.status]
     except OptionsError as error:
         return _complain(f"{prog}: {error}\nAll flags: {prog} --help", _USAGE)
     except TorchkilnError as error:
         return _complain(f"{prog}: {error}", _FAILED)
+    except MemoryError as error:
+        text = f"not enough memory ({error}); use a smaller batch_size or fewer device_iterations"
+        return _complain(f"{prog}: {text}", _FAILED)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
     except KeyboardInterrupt:
         return _complain("interrupted", _INTERRUPTED)
 

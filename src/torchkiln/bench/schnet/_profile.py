@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -21,12 +22,13 @@ _LEGEND = (
 )
 
 
-def profile_call(call: Callable[[], T], directory: Path) -> tuple[T, list[Path]]:
+def profile_call(call: Callable[[], T], directory: Path) -> tuple[T, float, list[Path]]:
     """Run `call` once and write what it did.
 
     Returns:
-        What `call` returned, and two files: a trace that chrome://tracing and ui.perfetto.dev show,
-        and a table of the operations that took longest.
+        What `call` returned, the seconds that it took (starting the profiler and writing its files
+        take longer), and two files: a trace that chrome://tracing and ui.perfetto.dev show, and a
+        table of the operations that took longest.
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -38,7 +40,9 @@ def profile_call(call: Callable[[], T], directory: Path) -> tuple[T, list[Path]]
         profiler.start()
     try:
         with record_function("training step"):
+            start = time.perf_counter()
             result = call()
+            seconds = time.perf_counter() - start
     finally:
         with _muted():
             profiler.stop()
@@ -49,7 +53,7 @@ def profile_call(call: Callable[[], T], directory: Path) -> tuple[T, list[Path]]
         sort_by="self_cpu_time_total", row_limit=_NUM_ROWS, max_name_column_width=60
     )
     write_atomic(table, f"{_LEGEND}{rows}\n")
-    return result, [trace, table]
+    return result, seconds, [trace, table]
 
 
 @contextlib.contextmanager

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from torchkiln.core import Options, OptionsError
+
+_MOST = 2**31 - 1  # sizes beyond do not fit into the integers of the kernels, nor into any memory
+_LONGEST_NAME = 255  # of usual file systems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,8 @@ class DatasetSettings:
         _require_least("dataset_factory.batch_size", self.batch_size, 1)
         _require_least("dataset_factory.k", self.k, 1)
         _require_least("dataset_factory.max_num_atoms", self.max_num_atoms, 1)
-        _require_least("dataset_factory.seed", self.seed, 0)
+        _require_seed("dataset_factory.seed", self.seed)
+        _require_most("dataset_factory.batch_size", self.batch_size)
         _require_positive("dataset_factory.cutoff", self.cutoff)
 
 
@@ -80,7 +85,8 @@ class ModelSettings:
             add).
         filter: How filters are computed: exact runs the filter network for every pair of atoms;
             table runs it on a grid of distances and interpolates, which is several times as fast;
-            auto takes the table, except for the plain eager loop.
+            auto takes the table where a mini-batch has at least twice as many pairs of atoms as the
+            table has distances, and never in the eager loop.
     """
 
     num_features: int = 100
@@ -102,14 +108,16 @@ class BenchSettings:
     """How to train.
 
     Args:
-        synthetic_data: Train on one batch that stays on the device: throughput without any loading.
+        synthetic_data: Train on one batch that stays in memory: throughput without any loading.
         replication_factor: Data-parallel copies, folded into the accumulation loop in one process.
-            A negative number trains plain eager PyTorch without compiling, for comparison.
+            A negative number trains the same model operator by operator, without compiling, for
+            comparison.
         device_iterations: Weight updates per call of the compiled program.
         gradient_accumulation: Mini-batches that share one weight update.
         learning_rate: Of the Adam optimiser.
         num_epochs: Passes over the training split.
-        profile_dir: Profile a single training step first and write the report to this folder.
+        profile_dir: Profile one call of the program, early in training, and write the report to
+            this folder.
         factory: Which dataset: qm9 or water.
         water_dataset: How much of the water clusters: debug, test, train or all.
         half_precision: Compute matrix products in 16 bits (bfloat16 or float16, whichever the
@@ -153,8 +161,9 @@ class BenchSettings:
             )
         for name in ("device_iterations", "gradient_accumulation", "num_epochs"):
             _require_least(f"bench.{name}", getattr(self, name), 1)
-        for name in ("num_workers", "seed"):
-            _require_least(f"bench.{name}", getattr(self, name), 0)
+            _require_most(f"bench.{name}", getattr(self, name))
+        _require_least("bench.num_workers", self.num_workers, 0)
+        _require_seed("bench.seed", self.seed)
         _require_positive("bench.learning_rate", self.learning_rate)
         _require_positive("bench.learning_rate_decay", self.learning_rate_decay)
         if self.ema_decay is not None and not 0.0 <= self.ema_decay < 1.0:
@@ -189,7 +198,8 @@ class Settings:
             it too.
         checkpoint_dir: Folder of all checkpoints.
         resume: Continue the checkpoint of that name, to the same bits as without a break.
-        limit: Use only so many molecules, drawn at random, to try things out.
+        limit: Use only so many molecules, to try things out: drawn at random; of water, evenly from
+            all sizes.
         output_dir: Folder of all runs; results and plots of this one go to a folder below it.
         threads: Threads to use, each pinned to a core; default: all cores.
         verbose: Tell more: the plan of the batches, the options of the program.
@@ -266,11 +276,26 @@ def _require_least(name: str, value: int | None, least: int) -> None:
         raise OptionsError(f"{name} must be at least {least}, got {value}")
 
 
+def _require_most(name: str, value: int) -> None:
+    if value > _MOST:
+        raise OptionsError(f"{name} must be at most {_MOST:,}, got {value}")
+
+
+def _require_seed(name: str, value: int) -> None:
+    if not 0 <= value < 2**63:
+        raise OptionsError(f"{name} must be at least 0 and below 2**63, got {value}")
+
+
 def _require_positive(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise OptionsError(f"{name} must be a positive number, got {value}")
 
 
 def _require_file_name(name: str, value: str) -> None:
-    if not value or Path(value).name != value or value in (".", ".."):
+    if not value.isprintable() or Path(value).name != value or value in ("", ".", ".."):
         raise OptionsError(f"{name} must be a plain name without folders, got {value!r}")
+    if len(os.fsencode(value)) > _LONGEST_NAME:
+        raise OptionsError(
+            f"{name} must have at most {_LONGEST_NAME} bytes to be the name of a folder, got "
+            f"{value[:20]!r} and more"
+        )

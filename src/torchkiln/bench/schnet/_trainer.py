@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from typing import Any, final
@@ -37,6 +38,7 @@ from torchkiln.bench.schnet._saving import RunSaver, describe_dataset
 from torchkiln.bench.schnet._steps import EagerStep, ProgramStep, TrainingStep
 from torchkiln.core import CheckpointError
 from torchkiln.graphs import FixedSizeLoader
+from torchkiln.runtime import find_non_finite
 
 _MAX_NAMED = 20
 
@@ -94,6 +96,7 @@ class _Run:
         self._tables = TableWatch(tabulated(evaluated, job.train_loader.spec))
         self._compile_seconds: float | None = None
         self._wants_profile = job.profile_dir is not None
+        self._overhead = 0.0  # seconds of the profiler in the present step, which are not training
         self._validation: ValidationResult | None = None
         self._test: ValidationResult | None = None
 
@@ -153,6 +156,7 @@ class _Run:
             self._validation = self._evaluate(job.validation_loader).result
         if job.test_loader is not None:
             self._test = self._evaluate(job.test_loader).result
+        self._require_sound()
 
     def _train_epoch(self, batches: Iterator[Any]) -> None:
         job, history = self._job, self._history
@@ -168,7 +172,8 @@ class _Run:
                 self._average.update()
             if job.scheduler_interval == "update":
                 self._decay(job.options.device_iterations)
-            seconds, clock = time.perf_counter() - clock, time.perf_counter()
+            seconds, clock = time.perf_counter() - clock - self._overhead, time.perf_counter()
+            self._overhead = 0.0
             loss = history.take(losses, counts, job.options.micro_batches_per_update, seconds)
             number, molecules = history.sums.steps - 1, int(counts.sum())
             self._monitor.step(epoch, number, num_steps, loss, molecules, seconds)
@@ -180,7 +185,9 @@ class _Run:
             return self._step(batch)
         self._wants_profile = False
         assert self._job.profile_dir is not None
-        losses, paths = profile_call(lambda: self._step(batch), self._job.profile_dir)
+        start = time.perf_counter()
+        losses, seconds, paths = profile_call(lambda: self._step(batch), self._job.profile_dir)
+        self._overhead = time.perf_counter() - start - seconds
         self._monitor.message(f"profile of one step: {', '.join(map(str, paths))}")
         return losses
 
@@ -202,6 +209,18 @@ class _Run:
             f"{', '.join(named[:_MAX_NAMED])}{more}: look at these, or lower the learning rate"
             f"{kept}"
         )
+
+    def _require_sound(self) -> None:
+        """Raise if the last update spoiled the weights: no later loss can show it."""
+        spoiled = find_non_finite(self._job.regression.state_dict())
+        if spoiled is not None:
+            raise _Failed(f"weight {spoiled!r} holds NaN or infinity: lower the learning rate")
+        for name, split in (("validation", self._validation), ("test", self._test)):
+            if split is not None and not math.isfinite(split.mae):
+                raise _Failed(
+                    f"the {name} error is {split.mae} after the last epoch: look at the molecules "
+                    "of that split, or lower the learning rate"
+                )
 
     def _finish_epoch(self) -> None:
         """Validate, tell, let the learning rate decay, save."""
