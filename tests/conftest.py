@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -34,6 +35,8 @@ def _same_start(cache_dir: Path):
     for name in environment:
         if name.startswith(("TORCHKILN_", "POPTORCH_", "OMPI_COMM_WORLD_")):
             del os.environ[name]
+    # A shell starts what runs in the background with Ctrl-C ignored, which children would inherit.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     # Help texts and tables wrap; not by the terminal that the tests were started from.
     os.environ["COLUMNS"] = "100"
     import torch
@@ -44,6 +47,7 @@ def _same_start(cache_dir: Path):
     if (padding := sys.modules.get("torchkiln.graphs._padding_seen")) is not None:
         padding._seen = False
     yield
+    signal.signal(signal.SIGINT, interrupt)
     left = (
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
