@@ -102,8 +102,11 @@ def print_tables(results: dict[str, dict[str, Any]], threads: int) -> None:
 def keep(
     results: dict[str, dict[str, Any]], threads: int, settings: dict[str, Any], path: Path
 ) -> dict[str, Any]:
-    """Write the results beside those of other numbers of threads; return all of them."""
+    """Write the results beside those of other models, modes and threads; return all of them."""
     everything = json.loads(path.read_text()) if path.exists() else {}
+    earlier = everything.get(f"{threads} threads", {}).get("models", {})
+    for model, modes in results.items():
+        earlier[model] = {**earlier.get(model, {}), **modes}
     everything[f"{threads} threads"] = {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "cpu": _cpu(),
@@ -112,7 +115,7 @@ def keep(
         "torch_geometric": torch_geometric.__version__,
         "torchkiln": torchkiln.__version__,
         "settings": {key: str(value) for key, value in settings.items()},
-        "models": results,
+        "models": earlier,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(everything, indent=1) + "\n")
