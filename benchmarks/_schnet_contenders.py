@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from _schnet_child_contender import ChildContender
 from _schnet_rounds import Contender, Step
 from _schnetpack_client import SchNetPackContender
 from torch import Tensor, nn
@@ -30,6 +34,9 @@ PYG_BATCH_SIZES = (32, 128, 512)
 # As many molecules a step as a pack of 2,320 atoms holds on average.
 BATCH_SIZE = 128
 INFERENCE_NODES = 8_192
+# What a batch of Torchkiln hands to `MoleculeRegression`, in this order.
+KEYS = ("z", "edge_index", "edge_weight", "edge_ways", "batch", "y", "graph_mask")
+FLUSHED_CHILD = Path(__file__).with_name("_schnet_flushed_child.py")
 
 
 @dataclass(frozen=True)
@@ -94,12 +101,6 @@ class Workload:
         model.load_state_dict(self.weights)
         return model
 
-    def pyg_model(self) -> PygSchNet:
-        # PyG hands positions to this function only; here they are the edges themselves.
-        model = PygSchNet(**self.size.arguments, interaction_graph=lambda edges, batch: edges)
-        model.load_state_dict(self.weights)
-        return model
-
 
 def make_contenders(
     workload: Workload, mode: str, arguments: argparse.Namespace
@@ -109,11 +110,21 @@ def make_contenders(
         raise SystemExit(f"no mode {mode!r}; choose from training, inference")
     makers: dict[str, Callable[[str], Contender]] = {}
     for batch_size in PYG_BATCH_SIZES:
-        makers[f"PyG eager ({batch_size})"] = lambda name, size=batch_size: _pyg(
-            workload, name, mode, size, compiled=False
+        makers[f"PyG eager ({batch_size})"] = lambda name, size=batch_size: pyg_contender(
+            workload.directed, workload.weights, name, workload.size.arguments, mode, size
         )
-    makers[f"PyG torch.compile ({BATCH_SIZE})"] = lambda name: _pyg(
-        workload, name, mode, BATCH_SIZE, compiled=True
+    for batch_size in PYG_BATCH_SIZES:
+        makers[f"PyG eager flushed ({batch_size})"] = lambda name, size=batch_size: _flushed(
+            workload, name, mode, size
+        )
+    makers[f"PyG torch.compile ({BATCH_SIZE})"] = lambda name: pyg_contender(
+        workload.directed,
+        workload.weights,
+        name,
+        workload.size.arguments,
+        mode,
+        BATCH_SIZE,
+        compiled=True,
     )
     if arguments.schnetpack:
         makers[f"SchNetPack ({BATCH_SIZE})"] = lambda name: SchNetPackContender(
@@ -144,9 +155,33 @@ _FORMS = {
 }
 
 
-def _pyg(workload: Workload, name: str, mode: str, batch_size: int, *, compiled: bool) -> Contender:
-    loader = DataLoader(workload.directed, batch_size=batch_size, shuffle=True)
-    model = workload.pyg_model()
+def _flushed(workload: Workload, name: str, mode: str, batch_size: int) -> Contender:
+    directory = tempfile.TemporaryDirectory(prefix="torchkiln-flushed-")
+    folder = Path(directory.name)
+    torch.save((workload.directed, workload.weights), folder / "workload.pt")
+    settings = {
+        "name": name,
+        "arguments": workload.size.arguments,
+        "mode": mode,
+        "batch_size": batch_size,
+    }
+    (folder / "settings.json").write_text(json.dumps(settings))
+    return ChildContender(name, Path(sys.executable), FLUSHED_CHILD, directory)
+
+
+def pyg_contender(
+    directed: list[Data],
+    weights: dict[str, Tensor],
+    name: str,
+    arguments: dict[str, Any],
+    mode: str,
+    batch_size: int,
+    *,
+    compiled: bool = False,
+) -> Contender:
+    """Return PyG's SchNet in this process, with one edge for each message."""
+    loader = DataLoader(directed, batch_size=batch_size, shuffle=True)
+    model = pyg_model(arguments, weights)
     if compiled:
         # PyG's readout asks for the largest index: one graph break, at the very end, each time.
         torch._logging.set_logs(dynamo=logging.ERROR)
@@ -166,6 +201,14 @@ def _pyg(workload: Workload, name: str, mode: str, batch_size: int, *, compiled:
         return batch.num_graphs, loss.item()
 
     return Contender(name, loader, step)
+
+
+def pyg_model(arguments: dict[str, Any], weights: dict[str, Tensor]) -> PygSchNet:
+    """Return PyG's SchNet, which is called with (edges, distances) in place of positions."""
+    # PyG hands positions to this function only; here they are the edges themselves.
+    model = PygSchNet(**arguments, interaction_graph=lambda edges, batch: edges)
+    model.load_state_dict(weights)
+    return model
 
 
 def _pyg_inference_step(forward: Callable[..., Tensor]) -> Step:
@@ -223,9 +266,7 @@ def _torchkiln(
         program = training_model(module, options, optimizer)
     else:
         program = inference_model(module, options)
-    keys = ["z", "edge_index", "edge_weight", "edge_ways", "batch", "y", "graph_mask"]
-    if is_directed:
-        keys.remove("edge_ways")
+    keys = [key for key in KEYS if not (is_directed and key == "edge_ways")]
 
     def step(batch: Any) -> tuple[int, float]:
         _, loss = program(*(batch[key] for key in keys))

@@ -46,14 +46,19 @@ class Contender:
 
     def run(self, seconds: float) -> float:
         """Work for at least so long, at least one step, and return molecules per second."""
-        seen, start = 0, time.perf_counter()
-        while True:
-            count, loss = self._step(next(self._batches))
-            seen += count
+        steps, elapsed = self.work(seconds)
+        for count, loss in steps:
             self.curve.add(count, loss)
+        return sum(count for count, _ in steps) / elapsed
+
+    def work(self, seconds: float) -> tuple[list[tuple[int, float]], float]:
+        """Return molecules and loss of each step, and the seconds of all."""
+        steps, start = [], time.perf_counter()
+        while True:
+            steps.append(self._step(next(self._batches)))
             elapsed = time.perf_counter() - start
             if elapsed >= seconds:
-                return seen / elapsed
+                return steps, elapsed
 
     def close(self) -> None:
         """Nothing to end in this process."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _schnet_rounds import Contender
+from _schnet_child_contender import ChildContender
 from torch import Tensor
 
 from torchkiln.datasets import MoleculeSet, directed_edges
@@ -17,8 +16,8 @@ from torchkiln.datasets import MoleculeSet, directed_edges
 CHILD = Path(__file__).with_name("_schnetpack_child.py")
 
 
-class SchNetPackContender(Contender):
-    """Tells the child to work, and reads what it did."""
+class SchNetPackContender(ChildContender):
+    """Hands molecules and weights to a child that has SchNetPack."""
 
     def __init__(
         self,
@@ -29,37 +28,12 @@ class SchNetPackContender(Contender):
         weights: dict[str, Tensor],
         **settings: Any,
     ) -> None:
-        super().__init__(name, [], lambda batch: (0, 0.0))
-        self._folder = tempfile.TemporaryDirectory(prefix="torchkiln-schnetpack-")
-        folder = Path(self._folder.name)
+        directory = tempfile.TemporaryDirectory(prefix="torchkiln-schnetpack-")
+        folder = Path(directory.name)
         np.savez(folder / "molecules.npz", **_arrays(dataset))
         np.savez(folder / "weights.npz", **{key: value.numpy() for key, value in weights.items()})
         (folder / "settings.json").write_text(json.dumps({**settings, "model": arguments}))
-        self._child = subprocess.Popen(
-            [str(python), str(CHILD), str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, seconds: float) -> float:
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        self._child.stdin.write(f"{seconds}\n")
-        self._child.stdin.flush()
-        answer = self._child.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"SchNetPack's process ended with code {self._child.wait()}")
-        done = json.loads(answer)
-        for count, loss in done["steps"]:
-            self.curve.add(count, loss)
-        return sum(count for count, _ in done["steps"]) / done["seconds"]
-
-    def close(self) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        self._child.wait(timeout=30)
-        self._folder.cleanup()
+        super().__init__(name, python, CHILD, directory)
 
 
 def _arrays(dataset: MoleculeSet) -> dict[str, Any]:

@@ -124,6 +124,11 @@ class PoplarExecutor(Inspection):
         warn_about_constant_outputs(self._program)
         self._attach()
 
+    def memory_report(self, *args: Any, **kwargs: Any) -> runtime.MemoryReport:
+        """Predict the memory that calls with arguments like these need, without running one."""
+        with self._forward_runs(), translated():
+            return self._program.memory_report(*args, **kwargs)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run forward (and backward and the update, in training) on all micro-batches."""
         require(

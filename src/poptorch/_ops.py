@@ -122,7 +122,10 @@ def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: in
 
 
 def recomputationCheckpoint(*tensors: Any) -> Any:
-    """Return the tensors; they are marked as kept where activations are recomputed.
+    """Return the tensors; they are kept where activations are recomputed.
+
+    Recomputation is on with `options._Popart.set("autoRecomputation", 4)` (any kind but 0): what
+    lies between two checkpoints is then computed again in backward.
 
     Raises:
         ValueError: for anything that is not a tensor.
@@ -133,6 +136,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise ValueError(f"recomputationCheckpoint takes tensors, got {type(tensor).__name__}")
+    tensors = tuple(runtime.keep_activation(tensor) for tensor in tensors)
     return tensors[0] if len(tensors) == 1 else tensors
 
 

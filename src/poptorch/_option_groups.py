@@ -14,7 +14,7 @@ from poptorch.enums import HalfFloatCastingBehavior, MeanReductionStrategy, Redu
 
 class _PopartOptions:
     """A dictionary for the original's backend: every key is kept, none has an effect here
-    except the two that hold the executable cache.
+    except the two that hold the executable cache, and autoRecomputation.
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ _TRANSLATED = {
     "updatable_named_buffers",
 }
 _LOSS_SCALE = "finalLossScale"
-_TRANSLATED_POPART = {"cachePath", "enableEngineCaching"}
+_TRANSLATED_POPART = {"autoRecomputation", "cachePath", "enableEngineCaching"}
 
 
 def defaults() -> dict[str, Any]:
@@ -95,6 +95,8 @@ def to_torchkiln(options: Options) -> core.Options:
         output_period=options.output_return_period if every_n else 1,
         reduction=_REDUCTIONS[training.accumulation_and_replication_reduction_type],
         random_seed=options.random_seed if options.exists("random_seed") else None,
+        # The kinds of the original differ in what they keep; 0 is none.
+        recompute="auto" if popart.get("autoRecomputation") else None,
         check_finite=options.Precision.floating_point_exceptions,
         show_progress=options.show_compilation_progress_bar,
         num_processes=options.Distributed.numProcesses,

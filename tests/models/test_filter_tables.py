@@ -17,13 +17,8 @@ from _schnet_parity import (
 
 from torchkiln.core import OptionsError
 from torchkiln.models import SchNet
-from torchkiln.models._filters import (
-    GaussianSmearing,
-    filter_tables,
-    knot_distances,
-    knot_spacing,
-    knots_for,
-)
+from torchkiln.models._filters import GaussianSmearing, cosine_cutoff
+from torchkiln.models._grid import FilterGrid, knots_for
 
 INDICES = list(range(40))
 
@@ -39,27 +34,46 @@ def sharpened(model: SchNet, factor: float = 3.0) -> SchNet:
 
 def test_the_published_size_has_2048_knots():
     assert knots_for(50) == 2048
-    assert SchNet(num_gaussians=25).num_knots == knots_for(25) < 1100
+    assert SchNet(num_gaussians=25).num_knots == knots_for(25) == 1008
     assert knots_for(2) >= 4
 
 
 def test_knots_cover_distances_from_zero_to_the_cutoff():
-    knots = knot_distances(10.0, 101, torch.device("cpu"))
-    spacing = knot_spacing(10.0, 101)
-    assert len(knots) == 101
-    assert knots[0].item() == pytest.approx(-spacing)
-    assert knots[1].item() == 0
-    assert knots[-2].item() == pytest.approx(10.0)
+    expansion = GaussianSmearing(0.0, 10.0, 20)
+    grid = FilterGrid(expansion, 10.0, 101)
+    steps = torch.arange(-1, 100, dtype=torch.float64)
+    assert_close(grid.smeared, expansion(steps * 10.0 / 98).float(), 1e-6)
+    assert grid.envelope[1] == 1
+    assert grid.envelope[-2] == 0
+
+
+def test_the_grid_of_double_precision_is_not_a_cast_of_single_precision():
+    model, _ = make_both(**SMALL)
+    want = SchNet(**SMALL).double().grid
+    there_and_back = model.double().float().double()
+    knots = torch.arange(-1, model.num_knots - 1, dtype=torch.float64) * model.grid.spacing
+    assert_close(there_and_back.grid.envelope, cosine_cutoff(knots, model.cutoff), 1e-15)
+    assert torch.equal(there_and_back.grid.smeared, want.smeared)
+    assert not any(key.startswith("grid") for key in model.state_dict())
+
+
+def test_the_grid_follows_gaussians_that_are_loaded():
+    model, other = SchNet(**SMALL), SchNet(**SMALL)
+    other.distance_expansion.offset.add_(0.1)
+    before = model.grid.smeared
+    model.load_state_dict(other.state_dict())
+    other.grid.lay()
+    assert torch.equal(model.grid.smeared, other.grid.smeared)
+    # Programs that were compiled before go on with the same tensor.
+    assert model.grid.smeared is before
 
 
 def test_batched_networks_equal_single_ones():
     model, _ = make_both(**SMALL)
-    distances = torch.linspace(0, 10, 77)
-    smeared, envelope = model.distance_expansion(distances), torch.rand(77, 1)
-    tables = filter_tables([block.mlp for block in model.blocks], smeared, envelope)
+    tables = model.tables()
     assert len(tables) == 3
     for table, block in zip(tables, model.blocks, strict=True):
-        assert_close(table, block.mlp(smeared) * envelope, 1e-6)
+        assert_close(table, block.mlp(model.grid.smeared) * model.grid.envelope, 1e-6)
 
 
 def test_the_error_of_a_table_falls_with_the_fourth_power():

@@ -55,13 +55,19 @@ def run_probe(title: str, probe: Probe) -> list[Finding]:
 
 
 def _probes() -> dict[str, Probe]:
-    from torchkiln.commands import _doctor_caches, _doctor_machine, _doctor_versions
+    from torchkiln.commands import (
+        _doctor_caches,
+        _doctor_machine,
+        _doctor_pools,
+        _doctor_versions,
+    )
 
     return {
         "Versions": _doctor_versions.required_packages,
         "Optional packages": _doctor_versions.optional_packages,
         "Machine": _doctor_machine.machine,
         "Threads": _doctor_machine.threads,
+        "Pools of threads": _doctor_pools.thread_pools,
         "Compiler": _doctor_machine.compiler,
         "Caches": _doctor_caches.caches,
         "Options without effect here": options_without_effect,

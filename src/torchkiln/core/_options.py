@@ -96,6 +96,8 @@ class Options:
         reduction: Mean or sum of the gradients over accumulation and replicas.
         backend: `inductor`, `capture` or `eager`; the default is read from `TORCHKILN_BACKEND`.
         precision: Autocast precision of the step; None computes in the parameters' own dtype.
+        recompute: Which modules compute their intermediates again in backward, to save memory at
+            the price of time: their names, "auto" to choose, or None. The result is the same.
         device: Where the program runs; None takes the module's own device.
         cache_dir: Directory of the executable cache; the default is read from
             `POPTORCH_CACHE_DIR`, None disables it.
@@ -119,6 +121,7 @@ class Options:
     reduction: Reduction = Reduction.MEAN
     backend: Backend = dataclasses.field(default_factory=_default_backend)
     precision: Precision | None = None
+    recompute: str | tuple[str, ...] | None = None
     device: str | None = None
     cache_dir: Path | None = dataclasses.field(default_factory=_default_cache_dir)
     cache_limit_bytes: int = 4 * 2**30
@@ -135,6 +138,7 @@ class Options:
             value = getattr(self, name)
             if value is not None or name != "precision":
                 object.__setattr__(self, name, _to_enum(kind, value, name))
+        object.__setattr__(self, "recompute", _to_recompute(self.recompute))
         if self.cache_dir is not None:
             object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
         for name in _COUNTS:
@@ -265,6 +269,17 @@ def _require_known(values: Mapping[str, Any]) -> None:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known options: {', '.join(known)}"
             raise OptionsError(f"unknown option {name!r}; {hint}")
+
+
+def _to_recompute(value: Any) -> str | tuple[str, ...] | None:
+    if value is None or value == "auto":
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        return tuple(value) or None
+    raise OptionsError(
+        f'recompute must be None, "auto" or a list of module names, got {value!r}; '
+        "module.named_modules() lists the names"
+    )
 
 
 def _to_enum(kind: type[E], value: Any, name: str) -> E:

@@ -1,22 +1,46 @@
-"""Fixed-size batches of graphs: spec, store, collation, loaders, static layers."""
+"""Fixed-size batches of graphs: spec, store, collation, loaders, static layers.
+
+What samples large graphs or replaces PyG's layers is imported when first used: it needs PyG, and
+importing that takes longer than all the rest of a start. Programs that use PyG's layers find
+`layers` by themselves (`core`'s capture contexts).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from torchkiln.graphs._errors import GraphError
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._collate import collate, collate_combined
 from torchkiln.graphs.batches._pad import MaskNames, pad_batch
-from torchkiln.graphs.layers import (
-    batch_form,
-    make_static,
-    provide_point_layers,
-    route_missing,
-)
-from torchkiln.graphs.loaders._cluster_loader import FixedSizeClusterLoader
 from torchkiln.graphs.loaders._loader import FixedSizeLoader
-from torchkiln.graphs.loaders._neighbor_loader import FixedSizeNeighborLoader
-from torchkiln.graphs.sampling._clusters import Clusters
-from torchkiln.graphs.sampling._neighbors import NeighborSampler
-from torchkiln.graphs.sampling._partition import partition_graph
 from torchkiln.graphs.store._store import GraphStore
+
+if TYPE_CHECKING:
+    from torchkiln.graphs.layers import (
+        batch_form,
+        make_static,
+        provide_point_layers,
+        route_missing,
+    )
+    from torchkiln.graphs.loaders._cluster_loader import FixedSizeClusterLoader
+    from torchkiln.graphs.loaders._neighbor_loader import FixedSizeNeighborLoader
+    from torchkiln.graphs.sampling._clusters import Clusters
+    from torchkiln.graphs.sampling._neighbors import NeighborSampler
+    from torchkiln.graphs.sampling._partition import partition_graph
+
+_HOME_OF = {
+    "Clusters": "torchkiln.graphs.sampling._clusters",
+    "FixedSizeClusterLoader": "torchkiln.graphs.loaders._cluster_loader",
+    "FixedSizeNeighborLoader": "torchkiln.graphs.loaders._neighbor_loader",
+    "NeighborSampler": "torchkiln.graphs.sampling._neighbors",
+    "batch_form": "torchkiln.graphs.layers",
+    "make_static": "torchkiln.graphs.layers",
+    "partition_graph": "torchkiln.graphs.sampling._partition",
+    "provide_point_layers": "torchkiln.graphs.layers",
+    "route_missing": "torchkiln.graphs.layers",
+}
 
 __all__ = [
     # shapes
@@ -42,3 +66,13 @@ __all__ = [
     "provide_point_layers",
     "route_missing",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'torchkiln.graphs' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

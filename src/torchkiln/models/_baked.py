@@ -35,7 +35,7 @@ class BakedSchNet(nn.Module):
 
     @torch.no_grad()
     def _compute_tables(self) -> Tensor:
-        tables = self.model.tables()
+        tables = self.model.tables(in_float64=True)
         return torch.stack(tables) if tables else self.model.embedding.weight.new_empty(0)
 
     def forward(

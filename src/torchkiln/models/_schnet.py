@@ -14,11 +14,8 @@ from torchkiln.models._filters import (
     GaussianSmearing,
     ShiftedSoftplus,
     cosine_cutoff,
-    filter_tables,
-    knot_distances,
-    knot_spacing,
-    knots_for,
 )
+from torchkiln.models._grid import FilterGrid, knots_for
 from torchkiln.models._interaction import Interaction, reset_linear
 from torchkiln.ops import cfconv, cfconv_table, segment_sum
 
@@ -98,8 +95,6 @@ class SchNet(nn.Module):
         self.mean = mean
         self.std = std
         self.filter: FilterForm = filter
-        self.num_knots = knots_for(num_gaussians) if num_knots is None else num_knots
-        _check_knots(self.num_knots)
 
         # From here on in PyG's order: the same random numbers go to the same weights.
         if dipole:
@@ -116,6 +111,20 @@ class SchNet(nn.Module):
         self.register_buffer("initial_atomref", atomref)
         self.atomref = None if atomref is None else nn.Embedding(NUM_ELEMENTS, 1)
         self.reset_parameters()
+
+        self.num_knots = knots_for(num_gaussians) if num_knots is None else num_knots
+        self.register_load_state_dict_post_hook(_follow_gaussians)  # type: ignore[no-untyped-call]
+
+    @property
+    def num_knots(self) -> int:
+        """Distances in the tables of filters."""
+        return self.grid.num_knots
+
+    @num_knots.setter
+    def num_knots(self, num_knots: int) -> None:
+        if num_knots < 4:
+            raise OptionsError(f"a table of filters needs at least 4 knots, got {num_knots}")
+        self.grid = FilterGrid(self.distance_expansion, self.cutoff, num_knots)
 
     @property
     def blocks(self) -> list[Interaction]:
@@ -163,9 +172,9 @@ class SchNet(nn.Module):
             ArgumentError: if shapes do not fit, or `pos` is missing.
         """
         if self.uses_table(edge_weight.shape[0]):
-            convolve = self.table_convolution(
-                self.tables(), edge_index, edge_weight, batch, edge_ways
-            )
+            # Whoever asks for the slope with distance wants forces.
+            tables = self.tables(in_float64=edge_weight.requires_grad)
+            convolve = self.table_convolution(tables, edge_index, edge_weight, batch, edge_ways)
         else:
             convolve = self._exact_convolution(edge_index, edge_weight, batch, edge_ways)
         return self.evaluate(z, batch, convolve, num_graphs, pos)
@@ -229,7 +238,7 @@ class SchNet(nn.Module):
     ) -> Convolve:
         """Return convolutions with filters that are interpolated from `tables`."""
         distances = edge_weight.to(self.embedding.weight.dtype)
-        spacing = knot_spacing(self.cutoff, self.num_knots)
+        spacing = self.grid.spacing
 
         def convolve(number: int, x: Tensor) -> Tensor:
             table = tables[number]
@@ -260,16 +269,15 @@ class SchNet(nn.Module):
             return num_edges >= _EDGES_PER_KNOT * self.num_knots
         return self.filter == "table"
 
-    def tables(self) -> tuple[Tensor, ...]:
-        """Return the filters of each interaction on the grid, [num_knots, num_filters] each."""
+    def tables(self, *, in_float64: bool = False) -> tuple[Tensor, ...]:
+        """Return the filters of each interaction on the grid, [num_knots, num_filters] each.
+
+        Computed `in_float64` they are rounded only once, for exact forces.
+        """
         if not self.num_interactions:
             return ()
-        dtype, device = self.embedding.weight.dtype, self.embedding.weight.device
-        # In float64: rounded knots would lie beside where interpolation assumes them.
-        knots = knot_distances(self.cutoff, self.num_knots, device)
-        smeared = self.distance_expansion(knots).to(dtype)
-        envelope = cosine_cutoff(knots, self.cutoff).to(dtype)
-        return filter_tables([block.mlp for block in self.blocks], smeared, envelope)
+        networks = [block.mlp for block in self.blocks]
+        return cast(tuple[Tensor, ...], self.grid(networks, in_float64=in_float64))
 
     @torch.no_grad()
     def table_error(self, num_distances: int = 1024) -> float:
@@ -349,6 +357,6 @@ def _check_sizes(
         raise OptionsError(f"cutoff must be a positive length, got {cutoff}")
 
 
-def _check_knots(num_knots: int) -> None:
-    if num_knots < 4:
-        raise OptionsError(f"a table of filters needs at least 4 knots, got {num_knots}")
+def _follow_gaussians(model: nn.Module, _: object) -> None:
+    """Gaussians are part of the state: ones that were loaded may be others."""
+    cast(SchNet, model).grid.lay()

@@ -13,19 +13,23 @@ from torchkiln.runtime._export import load_program as load
 from torchkiln.runtime._hooks import add_compile_hook
 from torchkiln.runtime._lamb import LAMB
 from torchkiln.runtime._losses import identity_loss
+from torchkiln.runtime._memory_report import MemoryReport
 from torchkiln.runtime._program import Program, inference_model, training_model
+from torchkiln.runtime._recompute import keep_activation
 from torchkiln.runtime._step import is_capturing
 
 __all__ = [
     "Checkpoint",
     "CheckpointStore",
     "LAMB",
+    "MemoryReport",
     "Program",
     "add_compile_hook",
     "find_non_finite",
     "identity_loss",
     "inference_model",
     "is_capturing",
+    "keep_activation",
     "load",
     "load_optimizer_tensors",
     "optimizer_tensors",

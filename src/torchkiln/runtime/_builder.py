@@ -54,7 +54,7 @@ def build(
     """Return an executable for the step, compiled only if no cache has it."""
     options = step.options
     if options.backend is Backend.EAGER:
-        return _build_eager(step, optimizer)
+        return _build_eager(step, batch, optimizer)
     if options.backend is Backend.CAPTURE:
         return _build_graph(step, batch, optimizer)
     if options.cache_dir is None:
@@ -69,9 +69,13 @@ def build(
     return _from_graph(step, batch, optimizer, device, cache, key)
 
 
-def _build_eager(step: StepFunction, optimizer: OptimizerBinding | None) -> Built:
+def _build_eager(
+    step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
+) -> Built:
+    from torchkiln.runtime._capture import recomputed_modules
     from torchkiln.runtime._entries import Entries
 
+    step.recompute = recomputed_modules(step, batch)
     names = _entry_names(step, optimizer)
     updated = [] if optimizer is None else list(optimizer.names)
     # The structure of the outputs is read from `step` after each run: nothing is recorded.
@@ -179,6 +183,7 @@ _KEY_OPTIONS = (
     "input_group_size",
     "reduction",
     "precision",
+    "recompute",
     "anchors",
 )
 

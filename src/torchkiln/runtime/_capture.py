@@ -16,16 +16,20 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchkiln.core import CaptureError, capture_contexts
 from torchkiln.data._structure import Node, paths
+from torchkiln.runtime._aggregation import aggregate_natively
 from torchkiln.runtime._checkpointing import replayed_checkpoints
 from torchkiln.runtime._dynamic import explain
 from torchkiln.runtime._entries import Entries
 from torchkiln.runtime._graph_checks import check_graph
+from torchkiln.runtime._memory_origins import recorded_origins
 from torchkiln.runtime._optimizers import OptimizerBinding
 from torchkiln.runtime._passes import (
     constant_outputs,
     draw_in_order,
     protect_constant,
 )
+from torchkiln.runtime._recompute_choice import Survey, choose_modules
+from torchkiln.runtime._recompute_graph import postpone_repeated
 from torchkiln.runtime._step import StepFunction
 
 aten = torch.ops.aten
@@ -49,36 +53,69 @@ class Captured:
     reassigned: list[str] = field(default_factory=list)
     mutated_inputs: list[int] = field(default_factory=list)
     constant_outputs: list[int] = field(default_factory=list)
+    recomputed: tuple[str, ...] = ()
+
+
+def recomputed_modules(step: StepFunction, batch: list[Tensor]) -> tuple[str, ...]:
+    """Return the names of the modules that the step recomputes, chosen if the options say so.
+
+    The choice runs forward once more, on tensors that have shapes but no values.
+    """
+    wanted = step.options.recompute
+    if wanted is None or not step.training:
+        return ()
+    if not isinstance(wanted, str):
+        return wanted
+    return choose_modules(survey_step(step, batch))
+
+
+def survey_step(step: StepFunction, batch: list[Tensor]) -> Survey:
+    """Return what autograd would keep of a forward on `batch`."""
+    mode, tensors, fake_batch = _without_values(step, batch)
+    with _static_rules(step.binding.module), mode, _explained():
+        return step.survey(tensors, fake_batch)
+
+
+def _without_values(
+    step: StepFunction, batch: list[Tensor]
+) -> tuple[FakeTensorMode, list[Tensor], list[Tensor]]:
+    """Return stand-ins for the module's tensors and the batch, and the mode they live in."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    own = [slot.tensor for slot in step.binding.parameters]
+    own += [slot.tensor.detach() for slot in [*step.binding.buffers, *step.binding.attributes]]
+    tensors: list[Tensor] = [mode.from_tensor(tensor) for tensor in own]
+    return mode, tensors, [mode.from_tensor(tensor.detach()) for tensor in batch]
 
 
 def capture(
-    step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
+    step: StepFunction,
+    batch: list[Tensor],
+    optimizer: OptimizerBinding | None,
+    *,
+    with_origins: bool = False,
 ) -> Captured:
     """Record the step for a micro-batch like `batch`.
+
+    With origins, nodes know the module and the phase that recorded them (`_memory_origins`).
 
     Raises:
         DynamicShapeError: at the user's line, if something depends on values.
         CaptureError, LossError: if forward cannot be a training step for another reason.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    own = [slot.tensor for slot in step.binding.parameters]
-    own += [slot.tensor.detach() for slot in [*step.binding.buffers, *step.binding.attributes]]
-    tensors: list[Tensor] = [mode.from_tensor(tensor) for tensor in own]
-    fake_batch: list[Tensor] = [mode.from_tensor(tensor.detach()) for tensor in batch]
+    step.recompute = recomputed_modules(step, batch)
+    mode, tensors, fake_batch = _without_values(step, batch)
     versions = [tensor._version for tensor in [*tensors, *fake_batch]]
-    with _static_rules(step.binding.module), mode:
-        try:
-            if optimizer is None:
-                captured = _capture_inference(step, tensors, fake_batch)
-            elif step.options.micro_batches_per_update == 1:
-                captured = _capture_fused(step, tensors, fake_batch, optimizer)
-            else:
-                captured = _capture_split(step, tensors, fake_batch, optimizer)
-        except Exception as error:
-            explained = explain(error)
-            if explained is None:
-                raise
-            raise explained from error
+    # What is recomputed must be told from what is computed first when code is generated.
+    noted = with_origins or bool(step.recompute)
+    origins = recorded_origins(step.binding.module) if noted else contextlib.nullcontext()
+    with _static_rules(step.binding.module), mode, _explained(), origins:
+        if optimizer is None:
+            captured = _capture_inference(step, tensors, fake_batch)
+        elif step.options.micro_batches_per_update == 1:
+            captured = _capture_fused(step, tensors, fake_batch, optimizer)
+        else:
+            captured = _capture_split(step, tensors, fake_batch, optimizer)
+    captured.recomputed = step.recompute
     changed = [
         index
         for index, tensor in enumerate([*tensors, *fake_batch])
@@ -90,10 +127,24 @@ def capture(
         groups = optimizer.optimizer.param_groups
         trained = {id(param) for group in groups for param in group["params"]}
     for entry in captured.entries.values():
+        if step.recompute:
+            postpone_repeated(entry.graph)
         check_graph(entry.graph, trained)
         draw_in_order(entry.graph)
+        aggregate_natively(entry.graph)
         entry.graph.recompile()
     return captured
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        explained = explain(error)
+        if explained is None:
+            raise
+        raise explained from error
 
 
 def _capture_inference(step: StepFunction, tensors: list[Tensor], batch: list[Tensor]) -> Captured:

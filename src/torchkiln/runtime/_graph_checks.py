@@ -44,8 +44,8 @@ def _check_call(graph: fx.GraphModule, node: fx.Node) -> None:
             f"{node.target} draws from a generator of its own, whose state is no part of the "
             "program; draw from torch's default generator, and seed it outside forward"
         )
-    for argument in _written(node):
-        base = _base(argument)
+    for argument in written_by(node):
+        base = base_of(argument)
         if base.op == "get_attr":
             shape = tuple(getattr(graph, str(base.target)).shape)
             raise CaptureError(
@@ -54,7 +54,7 @@ def _check_call(graph: fx.GraphModule, node: fx.Node) -> None:
             )
 
 
-def _written(node: fx.Node) -> Iterator[fx.Node]:
+def written_by(node: fx.Node) -> Iterator[fx.Node]:
     """Yield the arguments that a call writes to."""
     schema = getattr(node.target, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
@@ -65,7 +65,7 @@ def _written(node: fx.Node) -> Iterator[fx.Node]:
             yield value
 
 
-def _base(node: fx.Node) -> fx.Node:
+def base_of(node: fx.Node) -> fx.Node:
     """Return the node whose memory `node` is a view of."""
     while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
         schema = getattr(node.target, "_schema", None)

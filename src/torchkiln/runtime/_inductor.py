@@ -14,8 +14,11 @@ import torch
 from torch import fx, nn
 
 from torchkiln.core import CompileError
+from torchkiln.runtime._biases import add_biases_after_products, biases_stay_apart
 from torchkiln.runtime._capture import Captured, Entry, without_fused_recurrence
+from torchkiln.runtime._layouts import move_to_channels_last
 from torchkiln.runtime._progress import CompileProgress
+from torchkiln.runtime._recompute_fusion import phases_apart
 
 aten = torch.ops.aten
 
@@ -28,28 +31,37 @@ def build_package(
     Raises:
         CompileError: if code generation or the C++ compiler fails.
     """
-    from torch._inductor import aot_compile
     from torch._inductor.package.package import package_aoti
 
     files: dict[str, Any] = {}
     share = 1.0 / len(captured.entries)
     for name, entry in captured.entries.items():
         progress.start_entry(name, share)
-        options = _options(entry.graph)
-        graph, inputs = _prepare(entry)
         try:
-            with (
-                torch.no_grad(),
-                without_fused_recurrence(module),
-                progress.watch_compiler(),
-                _without_own_warnings(),
-                _concatenated_in_memory_of_their_own(),
-            ):
-                files[name] = aot_compile(graph, tuple(inputs), options=options)
+            with progress.watch_compiler():
+                files[name] = compile_entry(entry, module, bool(captured.recomputed))
         except Exception as error:
-            raise CompileError(_explain(error)) from error
+            raise CompileError(explain_failure(error)) from error
     progress.enter("packaging")
     package_aoti(str(path), files)
+
+
+def compile_entry(entry: Entry, module: nn.Module, recomputes: bool) -> Any:
+    """Compile one entry and return its files; its graph is used up."""
+    from torch._inductor import aot_compile
+
+    options = _options(entry.graph)
+    graph, inputs = _prepare(entry)
+    apart = phases_apart() if recomputes else contextlib.nullcontext()
+    with (
+        torch.no_grad(),
+        without_fused_recurrence(module),
+        _without_own_warnings(),
+        _concatenated_in_memory_of_their_own(),
+        biases_stay_apart(),
+        apart,
+    ):
+        return aot_compile(graph, tuple(inputs), options=options)
 
 
 def _options(graph: fx.GraphModule) -> dict[str, Any]:
@@ -79,15 +91,18 @@ def _prepare(entry: Entry) -> tuple[fx.GraphModule, list[torch.Tensor]]:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    for node in entry.graph.graph.nodes:
-        for key in ("val", "tensor_meta"):
-            node.meta.pop(key, None)
+    add_biases_after_products(entry.graph)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     with mode:
         inputs = [
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
             for t in entry.inputs
         ]
+        if _has_wide_convolution(entry.graph):
+            move_to_channels_last(entry.graph, inputs)
+    for node in entry.graph.graph.nodes:
+        for key in ("val", "tensor_meta"):
+            node.meta.pop(key, None)
     return entry.graph, inputs
 
 
@@ -126,7 +141,8 @@ def _without_own_warnings() -> Iterator[None]:
         yield
 
 
-def _explain(error: Exception) -> str:
+def explain_failure(error: Exception) -> str:
+    """Return what went wrong in Inductor or the C++ compiler, and what to do about it."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, FileNotFoundError | subprocess.CalledProcessError) or "g++" in text:
         return (

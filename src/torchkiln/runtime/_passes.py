@@ -45,7 +45,7 @@ def draw_in_order(graph: fx.GraphModule) -> None:
         if node.target not in _DRAWS or not _can_draw(node):
             continue
         kind, sources = _DRAWS[node.target]
-        given = _arguments(node)
+        given = arguments_of(node)
         value: Tensor = node.meta["val"]
         params = [float(given[s]) if isinstance(s, str) else s for s in sources]
         source = given["self"] if kind == "bernoulli_of" else None
@@ -75,7 +75,7 @@ def _replace(graph: fx.GraphModule, node: fx.Node, result: fx.Node) -> None:
 
 
 def _can_draw(node: fx.Node) -> bool:
-    value, given = node.meta.get("val"), _arguments(node)
+    value, given = node.meta.get("val"), arguments_of(node)
     return (
         isinstance(value, Tensor)
         and value.device.type == "cpu"
@@ -84,7 +84,7 @@ def _can_draw(node: fx.Node) -> bool:
     )
 
 
-def _arguments(node: fx.Node) -> dict[str, Any]:
+def arguments_of(node: fx.Node) -> dict[str, Any]:
     """Return the arguments by name; recorded calls leave out those that equal the default."""
     schema = node.target._schema  # type: ignore[union-attr]
     return {

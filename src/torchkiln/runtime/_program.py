@@ -33,6 +33,7 @@ from torchkiln.runtime._builder import Built, build
 from torchkiln.runtime._executable import Executable
 from torchkiln.runtime._executor import Executor
 from torchkiln.runtime._hooks import compile_hooks
+from torchkiln.runtime._memory_report import MemoryReport
 from torchkiln.runtime._metadata import ProgramMetadata
 from torchkiln.runtime._optimizers import (
     OptimizerBinding,
@@ -161,20 +162,27 @@ class Program:
         # Capture swaps tensors of modules and functions of torch: one build at a time.
         with _build_lock, compile_hooks(), torch.inference_mode(False):
             start = time.perf_counter()
-            signature = Signature(self.module.forward, args, kwargs, self.options)
-            tensors = self._to_device(signature.accept(args, kwargs))
-            micro_batch = [tensor.detach() for tensor in signature.micro_batch(tensors, 0)]
-            initialize_lazy(self.module, *signature.arguments(micro_batch))
-            self._build(signature, micro_batch)
+            step, tensors, micro_batch = self._begin(args, kwargs)
+            self._build(step, micro_batch)
             self._compilation_time_s = time.perf_counter() - start
         return tensors
 
-    def _build(self, signature: Signature, micro_batch: list[Tensor]) -> None:
+    def _begin(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[StepFunction, list[Tensor], list[Tensor]]:
+        """Return the step for arguments like these, their tensors, and the first micro-batch."""
+        signature = Signature(self.module.forward, args, kwargs, self.options)
+        tensors = self._to_device(signature.accept(args, kwargs))
+        micro_batch = [tensor.detach() for tensor in signature.micro_batch(tensors, 0)]
+        initialize_lazy(self.module, *signature.arguments(micro_batch))
         binding = bind(self.module)
-        device = device_of(binding, micro_batch)
-        warn_if_slow(device, self.options, binding.tensors)
         step = StepFunction(self.module, binding, signature, self.options, self.training)
         step.anchors = tuple(micro_batch_anchors(self.options).values())
+        return step, tensors, micro_batch
+
+    def _build(self, step: StepFunction, micro_batch: list[Tensor]) -> None:
+        device = device_of(step.binding, micro_batch)
+        warn_if_slow(device, self.options, step.binding.tensors)
         optimizer = self._bind_optimizer(step)
         if self.options.cache_dir is None and self.options.backend is Backend.INDUCTOR:
             self._workspace = ScratchDirectory()
@@ -182,7 +190,7 @@ class Program:
         built = build(step, micro_batch, optimizer, device, workspace)
         self.num_compiles += built.compiled
         self.num_captures += built.captured
-        self._install(signature, step, optimizer, built)
+        self._install(step.signature, step, optimizer, built)
 
     def _install(
         self,
@@ -202,6 +210,18 @@ class Program:
         self._built, self._signature = built, signature
         check_anchored_parameters(self.options, step.binding)
         self._executor = Executor(step.binding, self.options, signature, built, optimizer)
+
+    def memory_report(self, *args: Any, **kwargs: Any) -> MemoryReport:
+        """Predict the memory that calls with arguments like these need, without running one.
+
+        Captures the step and asks Inductor for its plan, which takes seconds to a minute and no
+        more memory than module and arguments; nothing is compiled, and the program stays as it is.
+        """
+        from torchkiln.runtime._memory_prediction import report_memory
+
+        with _build_lock, compile_hooks(), torch.inference_mode(False):
+            step, tensors, micro_batch = self._begin(args, kwargs)
+            return report_memory(step, tensors, micro_batch, self._bind_optimizer(step))
 
     def describe_signature(self) -> dict[str, Any]:
         """Return the compiled call form as plain values."""

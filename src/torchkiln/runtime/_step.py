@@ -22,6 +22,8 @@ from torchkiln.data._structure import ConstantNode, MappingNode, Node, SequenceN
 from torchkiln.runtime._binding import Binding, current_buffers, stand_ins
 from torchkiln.runtime._losses import LossRecorder, find_loss
 from torchkiln.runtime._optimizers import OptimizerBinding
+from torchkiln.runtime._recompute import recomputed
+from torchkiln.runtime._recompute_choice import Survey, surveyed
 from torchkiln.runtime._signature import Signature
 
 _DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
@@ -57,6 +59,8 @@ class StepFunction:
     node: Node | None = None
     reassigned: list[str] = field(default_factory=list)
     anchors: tuple[str, ...] = ()
+    # Names of the modules that compute their intermediates again in backward.
+    recompute: tuple[str, ...] = ()
 
     @contextlib.contextmanager
     def _inside(self, tensors: list[Tensor]) -> Iterator[LossRecorder]:
@@ -64,7 +68,12 @@ class StepFunction:
 
         Backward belongs inside too: a checkpointed block runs again there, and so do hooks.
         """
-        with stand_ins(self.binding, tensors), _inside_forward(), LossRecorder() as recorder:
+        with (
+            stand_ins(self.binding, tensors),
+            recomputed(self.binding.module, self.recompute),
+            _inside_forward(),
+            LossRecorder() as recorder,
+        ):
             yield recorder
 
     def _run_forward(
@@ -124,6 +133,18 @@ class StepFunction:
                     f"parameter {slot.name!r} is reassigned within the model; change it in place "
                     "under torch.no_grad(), or make it a buffer"
                 )
+
+    def survey(self, tensors: list[Tensor], batch: list[Tensor]) -> Survey:
+        """Run forward and tell what autograd would keep of it."""
+        args, kwargs = self.signature.arguments(batch)
+        with (
+            self._inside(tensors),
+            surveyed(self.binding.module, [*tensors, *batch]) as survey,
+            self._autocast(tensors, batch),
+            torch.enable_grad(),
+        ):
+            self.forward(*args, **kwargs)
+        return survey
 
     def infer(self, tensors: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
         """Return the outputs of an inference step."""

@@ -16,6 +16,8 @@ import torch
 import torchkiln
 from torchkiln.bench._threads import usable_cores
 from torchkiln.bench.report import (
+    MonitorGroup,
+    QuietMonitor,
     RunResult,
     make_monitor,
     print_record,
@@ -26,8 +28,10 @@ from torchkiln.bench.report._write import PAGE_NAME
 from torchkiln.bench.schnet._batches import LoaderTiming, time_dataloader
 from torchkiln.bench.schnet._job import CheckpointPlan, TrainingJob
 from torchkiln.bench.schnet._loaders import batch_spec, make_loader
+from torchkiln.bench.schnet._optimizer import make_adam
 from torchkiln.bench.schnet._program_options import inference_options, training_options
 from torchkiln.bench.schnet._settings import Settings
+from torchkiln.bench.schnet._startup import StartupClock
 from torchkiln.bench.schnet._target_form import target_form
 from torchkiln.bench.schnet._trainer import train
 from torchkiln.core import Options, OptionsError, StoreError
@@ -36,20 +40,27 @@ from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
 
 
-def run_experiment(settings: Settings) -> RunResult:
+def run_experiment(settings: Settings, clock: StartupClock | None = None) -> RunResult:
     """Train as `settings` say, write the report, and print the closing table.
+
+    Args:
+        settings: What to do.
+        clock: Running since the command was given. `machine["startup_seconds"]` of the result is
+            what it shows at the first step.
 
     Raises:
         TorchkilnError: Something that was asked for cannot be done; nothing was trained then. A
             training that fails or is interrupted returns a result that says so.
     """
+    clock = clock or StartupClock()
     checkpoint = checkpoint_plan(settings)
     if checkpoint is not None:
         checkpoint.check()  # before minutes of preparation, not after
     dataset = load_dataset(settings)
+    clock.lap("dataset")
     options = training_options(settings)
     say(f"{dataset.name}: {_count(dataset)}")
-    job = make_job(settings, dataset, options, checkpoint)
+    job = make_job(settings, dataset, options, checkpoint, clock)
     if settings.verbose:
         say(f"{job.train_loader}\n{job.train_loader.plan}\n{options}")
     if settings.bench.profile_dir is not None:
@@ -65,8 +76,10 @@ def run_experiment(settings: Settings) -> RunResult:
         run_name=directory.name,
         settings=settings.to_dict(),
     )
+    startup = _StartupMonitor(clock, is_shown=settings.verbose)
     try:
-        result = train(job, monitor)
+        result = train(job, MonitorGroup([startup, *monitor.monitors]))
+        result.machine["startup_seconds"] = startup.seconds
         monitor.result(result)
     finally:
         monitor.close()
@@ -139,16 +152,20 @@ def make_job(
     dataset: MoleculeSet,
     options: Options,
     checkpoint: CheckpointPlan | None = None,
+    clock: StartupClock | None = None,
 ) -> TrainingJob:
     """Build everything that the trainer needs; the same seed gives the same weights."""
+    clock = clock or StartupClock()
     bench, wanted = settings.bench, settings.dataset_factory
     spec = batch_spec(dataset, wanted)
+    clock.lap("plan")
     arguments = model_arguments(settings)
     torch.manual_seed(bench.seed)
     regression = MoleculeRegression(SchNet(**arguments), loss=bench.loss)
     if options.device is not None:
         regression.to(options.device)
-    optimizer = torch.optim.Adam(regression.parameters(), lr=bench.learning_rate)
+    optimizer = make_adam(regression.parameters(), bench.learning_rate)
+    clock.lap("model")
     train_loader = make_loader(
         dataset,
         "train",
@@ -159,7 +176,7 @@ def make_job(
         seed=bench.seed,
         num_workers=settings.loader_workers,
     )
-    return TrainingJob(
+    job = TrainingJob(
         regression=regression,
         optimizer=optimizer,
         dataset=dataset,
@@ -180,6 +197,8 @@ def make_job(
         model={"name": "SchNet", **arguments, "loss": bench.loss},
         machine=describe_machine(),
     )
+    clock.lap("plan")
+    return job
 
 
 def model_arguments(settings: Settings) -> dict[str, Any]:
@@ -238,6 +257,26 @@ def say(text: str) -> None:
     """Tell a person what is going on; standard output is for results."""
     with contextlib.suppress(BrokenPipeError):  # the reader has seen enough; results still count
         print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+class _StartupMonitor(QuietMonitor):
+    """Reads the clock when the first step is done; tells a person who wants to know."""
+
+    def __init__(self, clock: StartupClock, *, is_shown: bool) -> None:
+        self._clock = clock
+        self._is_shown = is_shown
+        # None: no step was made.
+        self.seconds: dict[str, float] | None = None
+
+    def start(self, total_epochs: int, first_epoch: int) -> None:
+        self._clock.lap("programs")
+
+    def step(self, *_: Any) -> None:
+        if self.seconds is None:
+            self._clock.lap("first step")
+            self.seconds = self._clock.to_record()
+            if self._is_shown:
+                say(str(self._clock))
 
 
 def _report_folder(settings: Settings) -> Path:

@@ -58,6 +58,7 @@ def make_loader(
         batch_size=None if settings.use_packing else settings.batch_size,
         shuffle=shuffle,
         seed=seed,
+        as_tensors=True,
         num_workers=num_workers,
     )
 

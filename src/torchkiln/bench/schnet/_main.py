@@ -18,17 +18,22 @@ def main(args: Sequence[str] | None = None, prog: str = "bench.py") -> int:
     Returns:
         0, or 2 for a wrong command line, 1 for a run that failed, 130 after Ctrl-C.
     """
+    from torchkiln.bench.schnet._startup import StartupClock
+
+    clock = StartupClock()
     from torchkiln.bench.schnet._arguments import read_settings
 
     try:
         settings = read_settings(sys.argv[1:] if args is None else args, prog)
+        clock.lap("settings")
         _fix_threads(settings.threads)
         from torchkiln.bench.schnet._experiment import measure_loading, run_experiment
 
+        clock.lap("imports")
         if settings.time_dataloader:
             measure_loading(settings)
             return _OK
-        result = run_experiment(settings)
+        result = run_experiment(settings, clock)
         sys.stdout.flush()  # here, where a closed pipe is understood
         return _EXIT_CODES[result.status]
     except OptionsError as error:

@@ -89,7 +89,7 @@ class TrainedModel:
         )
         options = options or choose_options(len(molecules))
         spec = _choose_spec(store)
-        loader = FixedSizeLoader(store, spec, options=options)
+        loader = FixedSizeLoader(store, spec, options=options, as_tensors=True)
         program = inference_model(_Readout(self._fastest(spec)), options)
         computed = np.empty(len(molecules))
         with tqdm(

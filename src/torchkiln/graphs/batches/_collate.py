@@ -12,6 +12,7 @@ from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._gather import Gathered, Gatherer, Pack
 from torchkiln.graphs.batches._induced import TrimKey
 from torchkiln.graphs.batches._layout import plan_layout
+from torchkiln.graphs.batches._tensor_batch import TensorBatch
 from torchkiln.graphs.batches._wrap import Wrapper
 from torchkiln.graphs.store._schema import check_exclude_keys
 from torchkiln.graphs.store._store import GraphStore
@@ -170,6 +171,11 @@ class Collator:
         """Return one of the batches that `gathered` holds."""
         _, wrapper = self._tools_for(gathered.num_batches)
         return wrapper.wrap(gathered, number)
+
+    def tensors(self, gathered: Gathered, number: int) -> TensorBatch:
+        """Return the tensors of one of the batches that `gathered` holds."""
+        _, wrapper = self._tools_for(gathered.num_batches)
+        return wrapper.tensors(gathered, number)
 
     def _tools_for(self, num_batches: int) -> tuple[Gatherer, Wrapper]:
         if num_batches not in self._tools:

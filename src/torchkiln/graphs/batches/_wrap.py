@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchkiln.graphs.batches._gather import Gathered
 from torchkiln.graphs.batches._layout import Layout
+from torchkiln.graphs.batches._tensor_batch import TensorBatch
 from torchkiln.graphs.store._schema import (
     NUMBERS,
     TEXTS,
@@ -75,6 +76,12 @@ class Wrapper:
         if not self._combined:
             self._remember_graphs(batch, tensors)
         return batch
+
+    def tensors(self, gathered: Gathered, number: int) -> TensorBatch:
+        """Return the tensors of one of the batches, which share the memory; needs no PyG."""
+        views = self._make_views(gathered.memory, number)
+        steps = (step for steps in self._steps for step in steps)
+        return TensorBatch({key: views[at] for key, kind, at in steps if kind == "tensor"})
 
     def _make_views(self, memory: Tensor, number: int) -> list[Tensor]:
         typed: dict[torch.dtype, tuple[Tensor, int]] = {}

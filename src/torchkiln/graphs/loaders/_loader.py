@@ -55,6 +55,8 @@ class FixedSizeLoader:
         pad: What filler holds.
         defaults: Values of filler graphs for attributes that are not tensors.
         exclude_keys: Attributes to leave out.
+        as_tensors: Items are `TensorBatch`: only the tensors, by name. Nothing of PyG is imported
+            then. Graphs of one kind only.
         num_workers: Child processes that make batches ahead, while the program runs.
         mode: "sync", or "async", which is one worker if `num_workers` says nothing else.
         async_options: Arguments of `torchkiln.data.AsyncPrefetcher`, which each worker is.
@@ -82,6 +84,7 @@ class FixedSizeLoader:
         pad: PadValues | None = None,
         defaults: Mapping[str, Any] | None = None,
         exclude_keys: Iterable[str] = (),
+        as_tensors: bool = False,
         num_workers: int = 0,
         mode: LoaderMode | str = LoaderMode.SYNC,
         async_options: Mapping[str, Any] | None = None,
@@ -127,6 +130,12 @@ class FixedSizeLoader:
             defaults=defaults,
             exclude_keys=exclude_keys,
         )
+        if as_tensors and self._store.schema.is_hetero:
+            raise OptionsError(
+                "as_tensors=True needs graphs of one kind: names of tensors repeat among the types "
+                "of these; leave it out"
+            )
+        self._wrap = self._collator.tensors if as_tensors else self._collator.wrap
         trim = self._planner.oversize is Oversize.TRIM
         is_async = _is_async(mode)
         num_lanes = to_count("num_workers", num_workers, least=0) or int(is_async)
@@ -192,7 +201,7 @@ class FixedSizeLoader:
                     position += 1
                     if position > begin:
                         self._reached = Position(epoch, position)
-                        yield self._collator.wrap(group, number)
+                        yield self._wrap(group, number)
             self._reached = Position(epoch + 1, 0)
         finally:
             if self._running == epoch:

@@ -1,0 +1,138 @@
+"""Predicting the memory of a step: what stays between steps, and the peak of the step itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, fx
+
+from torchkiln.core import Backend, Options, OutputMode
+from torchkiln.runtime._capture import Captured, capture, survey_step
+from torchkiln.runtime._memory_graph import plan_graph
+from torchkiln.runtime._memory_report import MemoryReport, ModuleMemory
+from torchkiln.runtime._memory_timeline import Timeline
+from torchkiln.runtime._optimizers import OptimizerBinding
+from torchkiln.runtime._recompute_choice import choose_modules
+from torchkiln.runtime._step import StepFunction
+
+
+def report_memory(
+    step: StepFunction,
+    batch: list[Tensor],
+    micro_batch: list[Tensor],
+    optimizer: OptimizerBinding | None,
+) -> MemoryReport:
+    """Capture the step, plan its memory and add what stays between steps."""
+    captured = capture(step, micro_batch, optimizer, with_origins=True)
+    outputs = _output_bytes(captured)
+    timeline = max(_plan(captured, step), key=lambda entry: entry.peak_bytes)
+    state = _state_bytes(optimizer, captured.updated)
+    sums = 0
+    if step.options.micro_batches_per_update > 1 and optimizer is not None:
+        sums = _bytes(optimizer.params)
+    saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b))
+    gradients = sum(
+        b.size_bytes for b in timeline.peak if timeline.is_gradient(b) and not timeline.is_saved(b)
+    )
+    return MemoryReport(
+        parameter_bytes=_bytes(step.binding.tensors),
+        optimizer_bytes=sum(state.values()),
+        gradient_bytes=gradients + sums,
+        batch_bytes=_bytes(batch),
+        saved_bytes=saved,
+        temporary_bytes=timeline.peak_bytes - saved - gradients,
+        output_bytes=outputs * _num_kept_elsewhere(step.options),
+        peak_phase=timeline.peak_phase.value,
+        peak_module=timeline.peak_module,
+        modules=_modules(step, state, timeline),
+        recomputed=captured.recomputed,
+        recomputable_bytes=_recomputable_bytes(step, micro_batch, saved),
+        micro_batch_size=max((t.shape[0] for t in micro_batch if t.dim()), default=1),
+        backend=step.options.backend,
+        training=step.training,
+    )
+
+
+def _plan(captured: Captured, step: StepFunction) -> Iterable[Timeline]:
+    if step.options.backend is not Backend.INDUCTOR:
+        return [plan_graph(entry) for entry in captured.entries.values()]
+    from torchkiln.runtime._memory_inductor import plan_native
+
+    recomputes = bool(captured.recomputed)
+    module = step.binding.module
+    return [plan_native(entry, module, recomputes) for entry in captured.entries.values()]
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the memory behind tensors, what they share once."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def _state_bytes(optimizer: OptimizerBinding | None, updated: list[str]) -> dict[str, int]:
+    """Return the bytes of optimiser state by parameter."""
+    if optimizer is None:
+        return {}
+    return {
+        name: param.nbytes * len(optimizer.rule(member).state_names)
+        for member, (name, param) in enumerate(zip(optimizer.names, optimizer.params, strict=True))
+        if name in set(updated)
+    }
+
+
+def _output_bytes(captured: Captured) -> int:
+    entry = next(iter(captured.entries.values()))
+    (outputs,) = entry.graph.graph.output_node().args
+    assert isinstance(outputs, list | tuple)
+    return sum(node.meta["val"].nbytes for node in outputs if isinstance(node, fx.Node))
+
+
+def _num_kept_elsewhere(options: Options) -> int:
+    """Return how many micro-batches' outputs are alive beside the present one's.
+
+    Outputs that a call collects are held one by one, and once more when they are put together.
+    """
+    count = options.device_iterations * options.micro_batches_per_update
+    if count == 1:
+        return 0
+    if options.output_mode is OutputMode.EVERY_N:
+        count //= options.output_period
+    elif options.output_mode is not OutputMode.ALL:
+        count = options.replication_factor
+    return 2 * count - 1
+
+
+def _modules(
+    step: StepFunction, state: dict[str, int], timeline: Timeline
+) -> dict[str, ModuleMemory]:
+    parameters: dict[str, int] = {}
+    trained: dict[str, int] = {}
+    states: dict[str, int] = {}
+    saved: dict[str, int] = {}
+    for slot in step.binding.slots:
+        module = slot.name.rpartition(".")[0]
+        parameters[module] = parameters.get(module, 0) + slot.tensor.nbytes
+        trained[module] = trained.get(module, 0) + (
+            slot.tensor.nbytes if slot.tensor.requires_grad else 0
+        )
+        states[module] = states.get(module, 0) + state.get(slot.name, 0)
+    for block in timeline.peak:
+        if timeline.is_saved(block) or not step.training:
+            saved[block.module] = saved.get(block.module, 0) + block.size_bytes
+    return {
+        name: ModuleMemory(*(part.get(name, 0) for part in (parameters, trained, states, saved)))
+        for name in [name for name, _ in step.binding.module.named_modules()]
+        if name in parameters or name in saved
+    }
+
+
+def _recomputable_bytes(step: StepFunction, micro_batch: list[Tensor], saved_bytes: int) -> int:
+    """Estimate what recomputation would save, by the share that autograd would keep less."""
+    if not step.training or step.recompute:
+        return 0
+    survey = survey_step(step, micro_batch)
+    before = survey.peak_bytes(set())
+    if not before:
+        return 0
+    after = survey.peak_bytes(set(choose_modules(survey)))
+    return int(saved_bytes * (1 - after / before))
