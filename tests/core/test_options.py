@@ -38,6 +38,7 @@ FULL = {
     "show_progress": False,
     "num_processes": 3,
     "process_id": 2,
+    "recompute": ("encoder", "decoder"),
     "anchors": {"w": Anchor("UpdatedVar___w", OutputMode.ALL), "loss": Anchor("loss")},
     "recorded": {"tiles": 32},
 }

@@ -22,8 +22,7 @@ class MemoryReport:
     """Memory that a program adds to its process, by what it is for; the parts add up.
 
     Predicted from the captured step. Not counted: Python and its libraries, the native code itself
-    (some MB), what a data loader prefetches, and what compiling takes (the compiler runs in
-    processes of its own).
+    (some MB), what a data loader prefetches, and what compiling takes before the first step.
 
     Args:
         parameter_bytes: Weights and buffers of the module, and plain tensor attributes.

@@ -35,7 +35,6 @@ def postpone_repeated(graph: fx.GraphModule) -> None:
         if _writes(node) and origin(node)[1] is not Phase.UPDATE
         for key in _inputs(node)
     }
-    position = {node: index for index, node in enumerate(nodes)}
     for node in reversed(again):
         if _writes(node) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             continue
@@ -44,9 +43,8 @@ def postpone_repeated(graph: fx.GraphModule) -> None:
             continue
         if written & (_inputs(node) | _storages(node)):
             continue
-        first = min(node.users, key=lambda user: position[user])
-        first.prepend(node)
-        position[node] = position[first]
+        # Nodes compare by their place in the graph, also after they were moved.
+        min(node.users).prepend(node)
     graph.graph.lint()
 
 
