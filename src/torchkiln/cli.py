@@ -91,6 +91,32 @@ def doctor() -> None:
     print_diagnosis()
 
 
+def fit(
+    program: str,
+    limit: str | None = None,
+    recompute: str | None = None,
+    json: Path | None = None,
+) -> None:
+    """Predict the memory of a program before it runs, and say what to do if it does not fit.
+
+    For example: torchkiln fit train.py:make --limit 8GB
+
+    Args:
+        program: file.py:function or package.module:function, which may stand alone, without
+            --program. The function takes nothing and returns two things: a program, made by
+            training_model or inference_model, and the arguments of one call (a tuple, or a dict of
+            keywords), of which only shapes and dtypes count.
+        limit: The memory to fit into, Python and libraries included, for example 8GB; default: what
+            is free on this machine.
+        recompute: Predict for this options.recompute: auto, or names of modules with commas
+            between them.
+        json: Also write the figures to this file, in bytes.
+    """
+    from torchkiln.commands._fit import fit as run_fit
+
+    run_fit(program, limit, recompute, json)
+
+
 def plan(
     dataset: str | None = None,
     sizes: Path | None = None,
@@ -159,7 +185,8 @@ def predict(
 
 _COMMANDS = {
     "bench": {
-        "_help": "Train SchNet on QM9 or water clusters; `bench steps` times small models",
+        "_help": "Train SchNet on QM9 or water clusters; `bench cosmic` trains CosmicTagger, "
+        "`bench steps` times small models",
         "steps": bench_steps,
     },
     "cache": {
@@ -177,6 +204,7 @@ _COMMANDS = {
         "clear": data_clear,
     },
     "doctor": doctor,
+    "fit": fit,
     "plan": plan,
     "predict": predict,
 }
@@ -203,6 +231,10 @@ def main(args: list[str] | None = None) -> int:
     import torchkiln
 
     args = sys.argv[1:] if args is None else args
+    if args[:2] == ["bench", "cosmic"]:
+        from torchkiln.bench.cosmic._main import main as cosmic
+
+        return cosmic(args[2:], prog="torchkiln bench cosmic")
     if args[:1] == ["bench"] and args[1:2] not in [[name] for name in _BENCHES]:
         from torchkiln.bench.schnet._main import main as bench
 
@@ -211,6 +243,8 @@ def main(args: list[str] | None = None) -> int:
         from torchkiln.commands._predict import spell_files
 
         args = ["predict", *spell_files(args[1:])]
+    if args[:1] == ["fit"] and args[1:2] and not args[1].startswith("-"):
+        args = ["fit", "--program", *args[1:]]
     try:
         CLI(
             _COMMANDS,

@@ -94,13 +94,13 @@ def data_fashion_mnist(root: Path | None = None) -> None:
         root: Folder with the files, plain or .gz; default: that of Debian's package
             dataset-fashion-mnist.
     """
-    from torchkiln.datasets._fashion_mnist_files import find_fashion_mnist
+    from torchkiln.datasets.fashion_mnist._files import find_fashion_mnist
 
     files = find_fashion_mnist(root)
     rows = [(file.path.name, f"{' x '.join(map(str, file.sizes))}") for file in files]
     paths = [file.path for file in files]
     rows.append(("in", f"{paths[0].parent} ({_megabytes(paths)})"))
-    _print_rows("Fashion-MNIST is complete; Torchkiln has no reader for it yet", rows)
+    _print_rows("Fashion-MNIST is complete: datasets.fashion_mnist.load_fashion_mnist()", rows)
 
 
 def data_cosmic(root: Path | None = None) -> None:
@@ -109,7 +109,7 @@ def data_cosmic(root: Path | None = None) -> None:
     Args:
         root: Folder with the .h5 files.
     """
-    from torchkiln.datasets._cosmic_files import find_cosmic
+    from torchkiln.datasets.cosmic._files import find_cosmic
 
     if root is None:
         raise OptionsError(
@@ -122,7 +122,7 @@ def data_cosmic(root: Path | None = None) -> None:
         for file in files
     ]
     rows.append(("in", f"{root} ({_megabytes([file.path for file in files])})"))
-    _print_rows("Cosmic events are complete; Torchkiln has no reader for them yet", rows)
+    _print_rows("Cosmic events are complete: torchkiln.datasets.cosmic.load_cosmic(root)", rows)
 
 
 def data_list() -> None:
@@ -130,7 +130,7 @@ def data_list() -> None:
     from rich.table import Table
 
     from torchkiln.datasets._array_cache import data_dir, kept_files
-    from torchkiln.datasets._fashion_mnist_files import find_fashion_mnist
+    from torchkiln.datasets.fashion_mnist._files import find_fashion_mnist
     from torchkiln.datasets.qm9._arrays import kept_path
     from torchkiln.datasets.qm9._source import find_source
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from torchkiln.core import StoreError
 
 # Wire signals, and the labels of their pixels.
-GROUPS = ("sparse2d_sbndwire_group", "sparse2d_sbnd_cosmicseg_group")
+WIRE_GROUP, LABEL_GROUP = GROUPS = ("sparse2d_sbndwire_group", "sparse2d_sbnd_cosmicseg_group")
 _TABLES = ("extents", "image_meta", "voxel_extents", "voxels")
 _SUFFIXES = (".h5", ".hdf5")
 
@@ -22,8 +22,13 @@ class CosmicFile:
     num_voxels: int
 
 
-def find_cosmic(root: Path) -> list[CosmicFile]:
+def find_cosmic(root: Path, *, read_all: bool = True) -> list[CosmicFile]:
     """Return the files below `root` (or `root` itself), checked.
+
+    Args:
+        root: A file or a folder.
+        read_all: Read every table to its end, which finds what is damaged inside; otherwise only
+            their sizes.
 
     Raises:
         StoreError: if there is none, or one is damaged or of another kind.
@@ -37,10 +42,10 @@ def find_cosmic(root: Path) -> list[CosmicFile]:
             f"{root} holds no larcv3 events; put CosmicTagger's HDF5 files (.h5, such as "
             "cosmic_tagging_light.h5) into a folder and name it with --root"
         )
-    return [_check(path) for path in paths]
+    return [_check(path, read_all) for path in paths]
 
 
-def _check(path: Path) -> CosmicFile:
+def _check(path: Path, read_all: bool) -> CosmicFile:
     import h5py
 
     try:
@@ -49,8 +54,10 @@ def _check(path: Path) -> CosmicFile:
             voxels = []
             for group in GROUPS:
                 for table in _TABLES:
-                    # Chunks are compressed: what is cut off is found by reading only.
-                    content = file[f"Data/{group}/{table}"][:]
+                    content = file[f"Data/{group}/{table}"]
+                    if read_all:
+                        # Chunks are compressed: what is cut off is found by reading only.
+                        content = content[:]
                     if table == "extents" and len(content) != num_events:
                         raise StoreError(
                             f"{path} has {num_events} events but {len(content)} entries in {group}"

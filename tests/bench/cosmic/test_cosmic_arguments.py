@@ -1,0 +1,81 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchkiln.bench.cosmic import ComputeMode, OptimizerKind, Settings, main, read_settings
+from torchkiln.bench.cosmic._settings import ModeKind
+from torchkiln.core import OptionsError
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+
+
+def test_hydras_form_and_flags_mean_the_same():
+    hydra = read_settings(["mode=iotest", "run.compute_mode=IPU", "mode.optimizer.name=rmsprop"])
+    flags = read_settings(
+        ["--mode", "iotest", "--run.compute_mode", "IPU", "--mode.optimizer.name", "rmsprop"]
+    )
+    assert hydra == flags
+    assert hydra.mode.name is ModeKind.iotest
+    assert hydra.run.compute_mode is ComputeMode.IPU
+    assert hydra.mode.optimizer.name is OptimizerKind.rmsprop
+
+
+def test_without_arguments_everything_has_its_default():
+    assert read_settings([]) == Settings()
+
+
+def test_the_command_line_wins_over_a_config_file(tmp_path):
+    path = tmp_path / "some.yml"
+    path.write_text("run: {epochs: 7, seed: 3}\nnetwork: {network_depth: 3}\n")
+    settings = read_settings(["--config", str(path), "run.seed=4", "--file", "some.h5"])
+    assert (settings.run.epochs, settings.run.seed) == (7, 4)
+    assert settings.network == {"network_depth": 3}
+    assert settings.data.file == Path("some.h5")
+
+
+def test_the_quick_config_names_seeds_that_differ():
+    settings = read_settings(["--config", str(CONFIGS / "cosmic_quick.yml")])
+    assert settings.data.seed != settings.data.aux_seed
+    assert settings.run.compute_mode is ComputeMode.IPU
+
+
+@pytest.mark.parametrize(
+    ("arg", "message"),
+    [
+        ("mode=trian", "train,inference,iotest"),
+        ("run.compute_mode=TPU", "CPU,CUDA,IPU"),
+        ("run.minibatch_size=0", "run.minibatch_size must be at least 1, got 0"),
+        ("run.epoch=3", "run.epoch"),
+        ("run.id=a/b", "name of a folder, got 'a/b'"),
+        ("mode.optimizer.learning_rate=-1", "above 0, got -1"),
+        ("mode.optimizer.warmup=1", "share of the updates"),
+        ("data.seed=-1", "data.seed must be at least 0"),
+    ],
+)
+def test_mistakes_are_named(arg, message):
+    with pytest.raises(OptionsError, match=message):
+        read_settings([arg])
+
+
+def test_mistakes_of_the_network_are_named_on_one_line(tiny_args, capsys):
+    assert main([*tiny_args, "network.network_dept=3"]) == 2
+    error = capsys.readouterr().err
+    assert "there is no network.network_dept; known are n_initial_filters" in error
+    assert "Traceback" not in error
+
+
+def test_help_needs_no_torch():
+    code = (
+        "import sys; from torchkiln.cli import main\n"
+        "try: main(['bench', 'cosmic', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage: torchkiln bench cosmic" in done.stdout
+    assert "mode=inference" in done.stdout

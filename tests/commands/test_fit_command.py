@@ -1,0 +1,137 @@
+"""`torchkiln fit`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from torchkiln import cli
+from torchkiln.commands._fit import parse_size, print_memory_report, remedies
+from torchkiln.core import Backend, OptionsError
+from torchkiln.runtime._memory_report import MemoryReport, ModuleMemory
+
+GB = 2**30
+
+SOURCE = """
+import torch
+from torch import nn
+import torchkiln
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8))
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.layers(x), y)
+
+def make():
+    model = Net()
+    options = torchkiln.Options(backend="capture", show_progress=False)
+    optimizer = torch.optim.Adam(model.parameters())
+    return torchkiln.training_model(model, options, optimizer), (torch.ones(4, 8),) * 2
+
+def by_name():
+    program, (x, y) = make()
+    return program, {"x": x, "y": y}
+
+def wrong():
+    return make()[0]
+"""
+
+
+def report(**changes: object) -> MemoryReport:
+    values: dict[str, object] = {
+        "parameter_bytes": GB,
+        "optimizer_bytes": 2 * GB,
+        "gradient_bytes": 0,
+        "batch_bytes": 0,
+        "saved_bytes": 4 * GB,
+        "temporary_bytes": 4 * GB,
+        "output_bytes": 0,
+        "peak_phase": "backward",
+        "peak_module": "encoder",
+        "modules": {"encoder": ModuleMemory(GB, GB, 2 * GB, 4 * GB)},
+        "recomputed": (),
+        "recomputable_bytes": 3 * GB,
+        "micro_batch_size": 8,
+        "backend": Backend.INDUCTOR,
+        "training": True,
+    }
+    return MemoryReport(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "program_to_fit.py"
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.mark.parametrize("function", ["make", "by_name"])
+def test_a_function_in_a_file_is_planned(source, tmp_path, capsys, function):
+    figures = tmp_path / "fit.json"
+    assert cli.main(["fit", f"{source}:{function}", "--json", str(figures)]) == 0
+    assert "It fits" in capsys.readouterr().out
+    written = json.loads(figures.read_text())
+    assert written["fits"] is True
+    assert written["parameter_bytes"] == 4 * (8 * 64 + 64 + 64 * 8 + 8)
+
+
+def test_a_function_in_a_module_is_planned(source, monkeypatch, capsys):
+    monkeypatch.chdir(source.parent)
+    assert cli.main(["fit", "program_to_fit:make", "--recompute", "layers"]) == 0
+    assert "Recomputed: layers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("named", "remedy"),
+    [
+        ("program_to_fit.py", "write file.py:function"),
+        ("no/such/file.py:make", "there is no file no/such/file.py"),
+        ("no.such.module:make", "start where it can be imported, or name the file"),
+        ("{source}:absent", "there is no function 'absent'"),
+        ("{source}:wrong", "must return (program, example)"),
+        ("{source}:make --limit much", "write it like 8GB"),
+    ],
+    ids=["no_function", "no_file", "no_module", "absent", "wrong", "limit"],
+)
+def test_mistakes_name_the_remedy(source, capsys, named, remedy):
+    assert cli.main(["fit", *named.format(source=source).split()]) == 2
+    assert remedy in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8GB", 8 * GB), ("512M", 512 * 2**20), ("1.5 GiB", 3 * GB // 2), ("100", 100)],
+)
+def test_sizes_are_read_as_people_write_them(text, size):
+    assert parse_size(text) == size
+
+
+def test_nonsense_is_no_size():
+    with pytest.raises(OptionsError, match="'lots' is not a size"):
+        parse_size("lots")
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict"), [(20, "It fits: 55%"), (11.5, "It just fits"), (8, "It does not fit")]
+)
+def test_the_verdict_follows_the_limit(capsys, limit, verdict):
+    print_memory_report(report(), int(limit * GB))
+    assert verdict in capsys.readouterr().out
+
+
+def test_remedies_come_with_figures():
+    found = dict(remedies(report(), 8 * GB))
+    assert found['Options(recompute="auto")'] == 8 * GB
+    # 7.2 GB may be used, 3 are fixed: 4.2 of the 8 that 8 rows take.
+    assert found["micro-batches of 4 rows instead of 8"] == 7 * GB
+    assert found["and gradient_accumulation=2 for the same weight update"] == 8 * GB
+    assert found["a pipeline over 2 or more machines of this size"] == 11 * GB // 2
+
+
+def test_a_single_row_cannot_be_cut():
+    found = [text for text, _ in remedies(report(micro_batch_size=1), 8 * GB)]
+    assert not any("micro-batches" in text for text in found)
