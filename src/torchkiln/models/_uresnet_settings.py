@@ -30,7 +30,7 @@ _LEAST = {
 
 @dataclass(frozen=True, kw_only=True)
 class UResNetSettings:
-    """The size and the kind of a `UResNet2D`; defaults are those of CosmicTagger.
+    """The size and the kind of a `UResNet2D`; defaults are near those of CosmicTagger.
 
     Args:
         n_initial_filters: Features at full resolution.
