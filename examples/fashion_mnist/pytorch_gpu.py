@@ -61,7 +61,7 @@ def main():
         shuffle=True,
         generator=torch.Generator().manual_seed(args.seed),
     )
-    test_dataloader = DataLoader(test_dataset, batch_size=args.batch_size)
+    test_dataloader = DataLoader(test_dataset, batch_size=args.test_batch_size)
 
     if args.model == "tutorial":
         model, criterion = ClassificationModel(), nn.NLLLoss()

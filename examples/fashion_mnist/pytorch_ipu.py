@@ -84,7 +84,7 @@ def main():
         generator=torch.Generator().manual_seed(args.seed),
         mode=poptorch.DataLoaderMode.Async,
     )
-    test_dataloader = poptorch.DataLoader(opts, test_dataset, batch_size=args.batch_size)
+    test_dataloader = poptorch.DataLoader(opts, test_dataset, batch_size=args.test_batch_size)
 
     if args.model == "tutorial":
         model, criterion = ClassificationModel(), nn.NLLLoss()

@@ -17,6 +17,9 @@ def parse_arguments(description):
     parser.add_argument("--model", choices=LEARNING_RATES, default="tutorial")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument(
+        "--test_batch_size", type=int, default=16, help="counts for the tutorial's model: see docs"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of weights and of the images' order")
     parser.add_argument(
         "--root", type=Path, help="folder with the four idx files; default: Debian's package"
