@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint types test slow bench benchmarks docs clean
+.PHONY: help install lint types test slow bench fashion cosmic benchmarks clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,12 @@ slow: $(STAMP)  ## Run the long test matrices
 
 bench: $(STAMP)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
 	$(BIN)/python bench.py --config configs/qm9_quick.yml
+
+fashion: $(STAMP)  ## Train on Fashion-MNIST (from Debian's dataset-fashion-mnist, or FASHION_ARGS="--root FOLDER")
+	$(BIN)/python examples/fashion_mnist/pytorch_ipu.py --model sensible $(FASHION_ARGS)
+
+cosmic: $(STAMP)  ## Train CosmicTagger on generated events, and draw what it finds
+	$(BIN)/python examples/cosmic_tagger.py --config configs/cosmic_quick.yml $(COSMIC_ARGS)
 
 benchmarks: $(STAMP)  ## Run every benchmark and write benchmarks/results/*.json
 	for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script || exit 1;; esac; done

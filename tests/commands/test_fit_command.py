@@ -7,7 +7,8 @@ import json
 import pytest
 
 from torchkiln import cli
-from torchkiln.commands._fit import parse_size, print_memory_report, remedies
+from torchkiln.bench._memory_verdict import print_memory_report, remedies
+from torchkiln.commands._fit import parse_size
 from torchkiln.core import Backend, OptionsError
 from torchkiln.runtime._memory_report import MemoryReport, ModuleMemory
 

@@ -105,6 +105,10 @@ class _Follower:
             # Kernels of forward may prepare things for backward; library calls are one or other.
             self.timeline.turn()
         self._allocate(node.get_name())
+        # All results of a call are there when it returns, whenever the code takes them out.
+        for result in getattr(node, "outputs", None) or ():
+            if result is not None:
+                self._allocate(result.get_name())
         reads = [dependency.name for dependency in node.get_read_writes().reads]
         self._use([node.get_name(), *reads], scratch_bytes(node))
 

@@ -44,7 +44,7 @@ def test_the_quick_config_names_seeds_that_differ():
 @pytest.mark.parametrize(
     ("arg", "message"),
     [
-        ("mode=trian", "train,inference,iotest"),
+        ("mode=trian", "train,inference,iotest,fit"),
         ("run.compute_mode=TPU", "CPU,CUDA,IPU"),
         ("run.minibatch_size=0", "run.minibatch_size must be at least 1, got 0"),
         ("run.epoch=3", "run.epoch"),

@@ -51,3 +51,17 @@ def test_a_file_without_others_is_judged_by_itself(tiny_args, tmp_path, capsys):
 def test_a_missing_file_is_an_error_of_one_line(tiny_args, capsys):
     assert main([*tiny_args, "--file", "/no/such/place"]) == 1
     assert Path("/no/such/place").name in capsys.readouterr().err
+
+
+def test_fit_foretells_the_memory_of_a_step_and_runs_nothing(tiny_args, tmp_path, capsys):
+    assert main([*tiny_args, "mode=fit", "run.compute_mode=IPU"]) == 0
+    shown = capsys.readouterr()
+    assert "2 images of 3 planes of 20 x 32" in shown.err
+    assert "activations kept for backward" in shown.out
+    assert "It fits" in shown.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_of_plain_pytorch_cannot_be_foretold(tiny_args, capsys):
+    assert main([*tiny_args, "mode=fit", "run.compute_mode=CPU"]) == 2
+    assert "run.compute_mode=IPU" in capsys.readouterr().err

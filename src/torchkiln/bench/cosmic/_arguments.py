@@ -20,6 +20,7 @@ _EPILOG = """examples:
   {prog} mode=train mode.optimizer.name=rmsprop network.network_depth=4
   {prog} mode=inference run.id=first --file cosmic_tagging_light.h5
   {prog} mode=iotest --file cosmic_tagging_light.h5
+  {prog} mode=fit run.compute_mode=IPU data.downsample=1
 
 `group.name=value` and `--group.name value` are the same. They win over config files."""
 

@@ -20,7 +20,9 @@ def load_training_events(data: DataSettings) -> CosmicImages:
         num_events=data.num_events,
         seed=data.seed,
         downsample=data.downsample,
+        pooling=data.pooling,
         in_memory=data.in_memory,
+        progress=True,
     )
 
 
@@ -31,7 +33,9 @@ def load_held_out_events(data: DataSettings) -> CosmicImages:
         num_events=data.num_aux_events,
         seed=data.aux_seed,
         downsample=data.downsample,
+        pooling=data.pooling,
         in_memory=data.in_memory,
+        progress=True,
     )
 
 

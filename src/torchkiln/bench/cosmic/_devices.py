@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, Sampler
 from torchkiln.bench.cosmic._settings import ComputeMode, OptimizerKind, Settings
 from torchkiln.core import Backend, Options, OptionsError, OutputMode
 from torchkiln.data import DataLoader
-from torchkiln.runtime import inference_model, training_model
+from torchkiln.runtime import Program, inference_model, training_model
 from torchkiln.runtime._precision import warn_if_slow
 
 # Of the original: a smaller one lets weights of tiny gradients take giant steps.
@@ -191,7 +191,11 @@ class CompiledDevice:
         )
 
     def make_training(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingStep:
-        return _ProgramStep(module, self._options, optimizer)
+        return _ProgramStep(self.make_program(module, optimizer), optimizer)
+
+    def make_program(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Program:
+        """Return the program that a training step calls."""
+        return training_model(module, self._options, optimizer)
 
     def make_inference(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
         return inference_model(module, self._inference_options)
@@ -205,10 +209,8 @@ class CompiledDevice:
 class _ProgramStep:
     """All of an update in one call of a program."""
 
-    def __init__(
-        self, module: nn.Module, options: Options, optimizer: torch.optim.Optimizer
-    ) -> None:
-        self._program = training_model(module, options, optimizer)
+    def __init__(self, program: Program, optimizer: torch.optim.Optimizer) -> None:
+        self._program = program
         self._optimizer = optimizer
 
     def compile(self, images: Tensor, labels: Tensor) -> float | None:

@@ -1,4 +1,4 @@
-"""The three modes: train, inference, iotest; what a person is told about them, and the files."""
+"""The modes: train, inference, iotest, fit; what a person is told about them, and the files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from tqdm.std import tqdm
 
+from torchkiln.bench._memory_verdict import available_bytes, print_memory_report
 from torchkiln.bench.cosmic._data import (
     ShuffledOrder,
     describe_events,
@@ -23,12 +24,13 @@ from torchkiln.bench.cosmic._devices import CompiledDevice, Device, MakeDevice, 
 from torchkiln.bench.cosmic._history import History, describe
 from torchkiln.bench.cosmic._pictures import write_curves, write_event_picture
 from torchkiln.bench.cosmic._saving import RunSaver
-from torchkiln.bench.cosmic._settings import Settings
-from torchkiln.bench.cosmic._tagger import Tagger, make_tagger
+from torchkiln.bench.cosmic._settings import ComputeMode, Settings
+from torchkiln.bench.cosmic._tagger import Tagger, TaggerWithLoss, make_tagger
 from torchkiln.bench.cosmic._trainer import Judge, progress, train
-from torchkiln.core import write_atomic
-from torchkiln.datasets.cosmic import CosmicImages
+from torchkiln.core import OptionsError, write_atomic
+from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
 from torchkiln.models import SegmentationMetrics
+from torchkiln.runtime import MemoryReport
 
 
 def run_training(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> History:
@@ -92,6 +94,31 @@ def measure_loading(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -
         f"{float(total) / count:,.0f}\n"
     )
     return rate
+
+
+def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> MemoryReport:
+    """Say how much memory a training step needs, and what helps if that is too much.
+
+    Raises:
+        OptionsError: The compute mode has no static program, whose memory could be foretold.
+    """
+    if settings.run.compute_mode is not ComputeMode.IPU:
+        raise OptionsError(
+            f"mode=fit needs run.compute_mode=IPU: the memory of plain PyTorch "
+            f"({settings.run.compute_mode.value}) is only known after it ran"
+        )
+    device = CompiledDevice(settings)
+    optimizer = settings.mode.optimizer
+    module = TaggerWithLoss(make_tagger(settings), optimizer.loss_balance_scheme).train()
+    size = settings.run.minibatch_size * optimizer.gradient_accumulation
+    height, width = (side // settings.data.downsample for side in (NUM_TICKS, NUM_WIRES))
+    images = torch.zeros(size, NUM_PLANES, height, width)
+    labels = torch.zeros_like(images, dtype=torch.uint8)
+    say(f"planning a step with {size} images of 3 planes of {height} x {width}: about a minute")
+    rule = device.make_optimizer(optimizer.name, module.parameters(), optimizer.learning_rate)
+    report = device.make_program(module, rule).memory_report(images, labels)
+    print_memory_report(report, available_bytes())
+    return report
 
 
 def _make_judge(settings: Settings, tagger: Tagger, device: Device, images: CosmicImages) -> Judge:

@@ -46,6 +46,7 @@ def main(
             ModeKind.train: _experiment.run_training,
             ModeKind.inference: _experiment.run_inference,
             ModeKind.iotest: _experiment.measure_loading,
+            ModeKind.fit: _experiment.foretell_memory,
         }
         try:
             modes[settings.mode.name](settings, make_ipu or CompiledDevice)

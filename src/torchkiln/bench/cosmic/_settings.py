@@ -22,6 +22,7 @@ class ModeKind(enum.Enum):
     train = "train"
     inference = "inference"
     iotest = "iotest"
+    fit = "fit"
 
 
 class ComputeMode(enum.Enum):
@@ -75,8 +76,9 @@ class ModeSettings:
     """What a run does; `mode=train` is short for `mode.name=train`.
 
     Args:
-        name: train; inference, of a checkpoint, with metrics and pictures; or iotest, which reads
-            all batches and does nothing with them.
+        name: train; inference, of a checkpoint, with metrics and pictures; iotest, which reads
+            all batches and does nothing with them; or fit, which foretells the memory of a training
+            step and runs nothing.
         optimizer: How weights are updated (train).
         checkpoint_epochs: Save after every so many epochs, and after the last; 0 saves nothing.
         resume: Go on with the checkpoint of the same run.id.
@@ -163,6 +165,8 @@ class DataSettings:
         num_aux_events: so many,
         aux_seed: from this seed; that of training gives the events of training.
         downsample: Squares of so many pixels a side become one: 1 gives images of 1280 x 2048.
+        pooling: Signal of such a square: sum of its pixels, or max, in which a track stands out
+            more from noise.
         in_memory: Make all images at the start, instead of anew in each epoch.
         num_workers: Processes that make batches ahead; 0: they are made between steps.
     """
@@ -174,6 +178,7 @@ class DataSettings:
     num_aux_events: int = 64
     aux_seed: int = 2
     downsample: int = 8
+    pooling: Literal["sum", "max"] = "sum"
     in_memory: bool = True
     num_workers: int = 0
 

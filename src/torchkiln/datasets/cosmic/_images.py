@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, final
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+from tqdm import tqdm
 
 from torchkiln.core import OptionsError
 from torchkiln.datasets.cosmic._event import CosmicEvent, Pooling
@@ -64,6 +66,7 @@ class CosmicImages(Dataset[tuple[Tensor, Tensor]]):
         pooling: See `CosmicEvent.dense`.
         in_memory: Keep all images, made when the object is: for several epochs over events that are
             slow to make.
+        progress: Show a bar meanwhile, on a terminal.
     """
 
     def __init__(
@@ -73,11 +76,12 @@ class CosmicImages(Dataset[tuple[Tensor, Tensor]]):
         downsample: int = 1,
         pooling: Pooling = "sum",
         in_memory: bool = False,
+        progress: bool = False,
     ) -> None:
         self.events = events
         self.downsample = downsample
         self.pooling: Pooling = pooling
-        self._kept = [self._make(index) for index in range(len(events))] if in_memory else None
+        self._kept = self._make_all(progress) if in_memory else None
 
     def __len__(self) -> int:
         return len(self.events)
@@ -85,6 +89,13 @@ class CosmicImages(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """Return signals, float32 [3, height, width], and labels, uint8 of the same shape."""
         return self._kept[index] if self._kept is not None else self._make(index)
+
+    def _make_all(self, progress: bool) -> list[tuple[Tensor, Tensor]]:
+        # Drawing particles needs no Python, so threads help.
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            images = threads.map(self._make, range(len(self)))
+            hidden = None if progress else True
+            return list(tqdm(images, "Events", len(self), leave=False, disable=hidden))
 
     def _make(self, index: int) -> tuple[Tensor, Tensor]:
         image, labels = self.events[index].dense(self.downsample, pooling=self.pooling)
@@ -97,7 +108,9 @@ def load_cosmic(
     num_events: int = 1000,
     seed: int = 0,
     downsample: int = 8,
+    pooling: Pooling = "sum",
     in_memory: bool = False,
+    progress: bool = False,
 ) -> CosmicImages:
     """Return images of the events in files, or of generated ones.
 
@@ -106,11 +119,15 @@ def load_cosmic(
         num_events: so many,
         seed: from this seed.
         downsample: Squares of so many pixels a side become one.
+        pooling: See `CosmicEvent.dense`.
         in_memory: Make all images now, and keep them.
+        progress: Show a bar meanwhile, on a terminal.
 
     Raises:
         StoreError: if a file is damaged or of another kind.
         OptionsError: if a number makes no sense.
     """
     events: Events = GeneratedEvents(num_events, seed=seed) if root is None else Larcv3Events(root)
-    return CosmicImages(events, downsample=downsample, in_memory=in_memory)
+    return CosmicImages(
+        events, downsample=downsample, pooling=pooling, in_memory=in_memory, progress=progress
+    )
