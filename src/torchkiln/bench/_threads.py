@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
 from torchkiln.core import OptionsError
 
@@ -44,6 +45,20 @@ def pin_threads(num_threads: int | None = None) -> int:
 def usable_cores() -> set[int]:
     """Return the cores that the process was given, whatever its main thread is pinned to."""
     return set(_cores_before) or os.sched_getaffinity(0)
+
+
+@contextlib.contextmanager
+def on_all_cores() -> Iterator[None]:
+    """Let threads that are started meanwhile use every core, not that of the main thread only."""
+    if not hasattr(os, "sched_setaffinity"):  # macOS
+        yield
+        return
+    pinned_to = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, usable_cores())
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, pinned_to)
 
 
 def _leave_the_core() -> None:

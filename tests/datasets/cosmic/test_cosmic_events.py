@@ -92,3 +92,15 @@ def test_generated_events_are_counted_and_repeat():
 def test_numbers_that_make_no_sense_are_refused(wrong, words):
     with pytest.raises(OptionsError, match=words):
         GeneratedEvents(**wrong)
+
+
+def test_threads_make_the_same_images_in_the_same_order(monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    lazy = load_cosmic(num_events=5, seed=3, downsample=64, pooling="max")
+    kept = load_cosmic(num_events=5, seed=3, downsample=64, pooling="max", in_memory=True)
+    for (image, labels), (kept_image, kept_labels) in zip(lazy, kept, strict=True):
+        assert torch.equal(image, kept_image)
+        assert torch.equal(labels, kept_labels)
+    summed, _ = load_cosmic(num_events=1, seed=3, downsample=64)[0]
+    assert (summed >= lazy[0][0]).all()
+    assert (summed > lazy[0][0]).any()

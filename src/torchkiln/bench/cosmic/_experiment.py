@@ -14,6 +14,7 @@ from torch import Tensor
 from tqdm.std import tqdm
 
 from torchkiln.bench._memory_verdict import available_bytes, print_memory_report
+from torchkiln.bench._threads import on_all_cores
 from torchkiln.bench.cosmic._data import (
     ShuffledOrder,
     describe_events,
@@ -153,7 +154,8 @@ class _Artist:
 def _load(which: str, settings: Settings) -> CosmicImages:
     start = time.perf_counter()
     load = load_training_events if which == "training" else load_held_out_events
-    images = load(settings.data)
+    with on_all_cores():
+        images = load(settings.data)
     say(f"{len(images):,} {which} events ready in {time.perf_counter() - start:.1f} s")
     return images
 
