@@ -95,4 +95,5 @@ def _draw_curves(
     right.set_ylim(0, 1)
     right.set_title("held-out events")
     right.set_xlabel("epoch")
+    right.xaxis.get_major_locator().set_params(integer=True)
     right.legend()
