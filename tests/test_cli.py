@@ -119,6 +119,7 @@ def test_doctor_tells_what_is_here():
         assert finding in done.stdout
 
 
+@pytest.mark.slow  # several processes start, warm up and are timed
 def test_the_benchmark_measures_and_writes_its_figures(tmp_path):
     path = tmp_path / "step.json"
     done = run(
