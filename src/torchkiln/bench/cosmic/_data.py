@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import final
 
 import torch
@@ -15,23 +16,19 @@ from torchkiln.datasets.cosmic import CosmicImages, load_cosmic
 
 def load_training_events(data: DataSettings) -> CosmicImages:
     """Return the images to train on."""
-    return load_cosmic(
-        data.file,
-        num_events=data.num_events,
-        seed=data.seed,
-        downsample=data.downsample,
-        pooling=data.pooling,
-        in_memory=data.in_memory,
-        progress=True,
-    )
+    return _load(data, data.file, data.num_events, data.seed)
 
 
 def load_held_out_events(data: DataSettings) -> CosmicImages:
     """Return the images to judge by; with a file and no other, they are those of the file."""
+    return _load(data, data.aux_file or data.file, data.num_aux_events, data.aux_seed)
+
+
+def _load(data: DataSettings, root: Path | None, num_events: int, seed: int) -> CosmicImages:
     return load_cosmic(
-        data.aux_file or data.file,
-        num_events=data.num_aux_events,
-        seed=data.aux_seed,
+        root,
+        num_events=num_events,
+        seed=seed,
         downsample=data.downsample,
         pooling=data.pooling,
         in_memory=data.in_memory,
