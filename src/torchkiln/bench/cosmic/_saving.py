@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torchkiln
+from torchkiln.bench._changes import describe_changes
 from torchkiln.bench.cosmic._history import History
 from torchkiln.bench.cosmic._settings import Settings
 from torchkiln.core import CheckpointError
@@ -113,16 +114,11 @@ class RunSaver:
             CheckpointError: There is none, all are damaged, or it was made with other settings.
         """
         tensors, facts = self._store.load()
-        before, now = facts["identity"], _identity(self._settings)
-        changes = [
-            f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
-            for name in sorted(before.keys() | now.keys())
-            if before.get(name) != now.get(name)
-        ]
+        changes = describe_changes(facts["identity"], _identity(self._settings))
         if changes:
             raise CheckpointError(
                 f"the checkpoint in {self.directory} was made with other settings: "
-                f"{'; '.join(changes)}; resume with the same, or begin anew under another run.id"
+                f"{changes}; resume with the same, or begin anew under another run.id"
             )
         network.load_state_dict(_below("model", tensors))
         load_optimizer_tensors(optimizer, _below("optimizer", tensors), facts["optimizer"])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torchkiln
+from torchkiln.bench._changes import describe_changes
 from torchkiln.bench.schnet._averaging import WeightAverage
 from torchkiln.bench.schnet._batches import EpochBatches
 from torchkiln.bench.schnet._history import History
@@ -146,16 +147,11 @@ class RunSaver:
             set_random_state(self._random)
 
     def _require_same(self, saved: Mapping[str, Any]) -> None:
-        before, now = dict(_flatten(saved)), dict(_flatten(self._identity))
-        changes = [
-            f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
-            for name in sorted(before.keys() | now.keys())
-            if before.get(name) != now.get(name)
-        ]
+        changes = describe_changes(dict(_flatten(saved)), dict(_flatten(self._identity)))
         if changes:
             raise CheckpointError(
                 f"the checkpoint of {self._plan.model_name!r} was made with other settings: "
-                f"{'; '.join(changes)}; resume with the same, or begin anew under another "
+                f"{changes}; resume with the same, or begin anew under another "
                 "--model_name"
             )
 
