@@ -23,7 +23,7 @@ _PRODUCTS = {
     aten.addmm.default: 1,
     aten.baddbmm.default: 1,
 }
-# The cubic through four knots.
+# A cubic spline is a sum of four coefficients.
 _KNOTS = 4
 # Multiply-adds a feature by operator: of each edge that carries something, and of each message.
 _CONVOLUTIONS = {
@@ -106,17 +106,58 @@ class _Recorder(TorchDispatchMode):
             a, b = args[_PRODUCTS[func] :][:2]
             key = Product((tuple(a.shape), tuple(b.shape)), (tuple(a.stride()), tuple(b.stride())))
             self.products[key] += 1
-        elif func.namespace == "torchkiln" and func.__name__.startswith("cfconv"):
+        elif func.namespace == "torchkiln":
             name = func.__name__.split(".")[0]
-            self.calls[name] += 1
-            self.flop[name] += _convolution_flop(name, func, args)
+            given = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)}
+            if name in _LAYERS:
+                self.products.update(_LAYERS[name](given))
+            elif name in _ROWS:
+                self.flop[name] += 2 * given["weights"].shape[1] * _ROWS[name](given)
+                self.calls[name] += 1
+            elif name.startswith("cfconv"):
+                self.flop[name] += _convolution_flop(name, given)
+                self.calls[name] += 1
         return func(*args, **(kwargs or {}))
 
 
-def _convolution_flop(name: str, func: Any, args: tuple[Any, ...]) -> int:
+def _rows_times_layer(rows: int, layer: torch.Tensor) -> Product:
+    outputs, inputs = layer.shape
+    return Product(((rows, inputs), (inputs, outputs)), ((inputs, 1), (1, inputs)))
+
+
+def _forward_products(given: dict[str, Any]) -> list[Product]:
+    layers = [given[name] for name in ("first", "second", "third") if given[name] is not None]
+    return [_rows_times_layer(given["x"].shape[0], layer) for layer in layers]
+
+
+def _backward_products(given: dict[str, Any]) -> list[Product]:
+    rows = given["x"].shape[0]
+    products = []
+    for name in ("first", "second", "third"):
+        if given[name] is None or (name == "third" and given["grad_z"] is None):
+            continue
+        outputs, inputs = given[name].shape
+        if name != "first" or given["wants_x"]:
+            products.append(
+                Product(((rows, outputs), (outputs, inputs)), ((outputs, 1), (inputs, 1)))
+            )
+        if given["wants_layers"]:
+            products.append(Product(((outputs, rows), (rows, inputs)), ((1, outputs), (inputs, 1))))
+    return products
+
+
+# Operators that consist of products: which ones.
+_LAYERS = {"softplus_mlp": _forward_products, "softplus_mlp_backward": _backward_products}
+# Operators that sum rows: how many numbers they form, each from as many as there are weights.
+_ROWS = {
+    "refine": lambda given: given["num_rows"] * given["x"].shape[1],
+    "coarsen": lambda given: given["grad"].numel(),
+}
+
+
+def _convolution_flop(name: str, given: dict[str, Any]) -> int:
     if name not in _CONVOLUTIONS:
         raise SystemExit(f"{name} is no part of a training step that this benchmark can count")
-    given = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)}
     x, ways = given["x"], given["ways"]
     num_edges = given["index"].shape[1] if ways is None else int((ways & 3).bool().sum())
     messages = num_edges if ways is None else int(((ways & 1) + (ways >> 1 & 1)).sum())

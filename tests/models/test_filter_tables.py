@@ -19,6 +19,12 @@ from torchkiln.core import OptionsError
 from torchkiln.models import SchNet
 from torchkiln.models._filters import GaussianSmearing, cosine_cutoff
 from torchkiln.models._grid import FilterGrid, knots_for
+from torchkiln.models._spline import (
+    num_values,
+    spline_coefficients,
+    spline_weights,
+    value_steps,
+)
 
 INDICES = list(range(40))
 
@@ -32,28 +38,55 @@ def sharpened(model: SchNet, factor: float = 3.0) -> SchNet:
     return model
 
 
-def test_the_published_size_has_2048_knots():
-    assert knots_for(50) == 2048
-    assert SchNet(num_gaussians=25).num_knots == knots_for(25) == 1008
+def values_at_knots(tables: torch.Tensor) -> torch.Tensor:
+    """Return what splines with these coefficients are at all knots but the first and last."""
+    return (tables[:-2] + 4 * tables[1:-1] + tables[2:]) / 6
+
+
+def test_the_published_size_has_1024_knots():
+    assert knots_for(50) == 1024
+    assert SchNet(num_gaussians=25).num_knots == knots_for(25) == 496
     assert knots_for(2) >= 4
 
 
-def test_knots_cover_distances_from_zero_to_the_cutoff():
+def test_networks_are_evaluated_at_every_fourth_knot_and_beyond_the_ends():
     expansion = GaussianSmearing(0.0, 10.0, 20)
     grid = FilterGrid(expansion, 10.0, 101)
-    steps = torch.arange(-1, 100, dtype=torch.float64)
-    assert_close(grid.smeared, expansion(steps * 10.0 / 98).float(), 1e-6)
-    assert grid.envelope[1] == 1
-    assert grid.envelope[-2] == 0
+    assert grid.num_evaluated == len(grid.smeared) == 45
+    distances = (torch.arange(45, dtype=torch.float64) * 4 - 37) * 10 / 98
+    assert_close(grid.smeared, expansion(distances).float(), 1e-6)
+    assert_close(grid.envelope, cosine_cutoff(distances, 10.0).float(), 1e-6)
+
+
+@pytest.mark.parametrize("num_knots", [4, 400, 401, 402, 403])
+def test_splines_go_through_the_filters(num_knots):
+    """At the knots they are the filters, as far as every fourth value says enough."""
+    model, _ = make_both(**SMALL)
+    model = model.double()
+    model.num_knots = num_knots
+    knots = torch.arange(num_knots - 2, dtype=torch.float64) * model.grid.spacing
+    smeared, envelope = model.distance_expansion(knots), cosine_cutoff(knots, model.cutoff)
+    tolerance = 1e-6 if num_knots > 4 else 100
+    for table, block in zip(model.tables(), model.blocks, strict=True):
+        assert table.shape == (num_knots, SMALL["num_filters"])
+        assert_close(values_at_knots(table), block.mlp(smeared) * envelope, tolerance)
+
+
+def test_constants_stay_constants():
+    weights = spline_weights()
+    ones = torch.ones(num_values(9), 1, dtype=torch.float64)
+    assert_close(spline_coefficients(ones, weights, 9), torch.ones(9, 1).double(), 1e-14)
 
 
 def test_the_grid_of_double_precision_is_not_a_cast_of_single_precision():
     model, _ = make_both(**SMALL)
     want = SchNet(**SMALL).double().grid
     there_and_back = model.double().float().double()
-    knots = torch.arange(-1, model.num_knots - 1, dtype=torch.float64) * model.grid.spacing
-    assert_close(there_and_back.grid.envelope, cosine_cutoff(knots, model.cutoff), 1e-15)
+    steps = value_steps(model.num_knots, torch.device("cpu"))
+    distances = (steps - 1) * model.grid.spacing
+    assert_close(there_and_back.grid.envelope, cosine_cutoff(distances, model.cutoff), 1e-15)
     assert torch.equal(there_and_back.grid.smeared, want.smeared)
+    assert torch.equal(there_and_back.grid.weights, spline_weights())
     assert not any(key.startswith("grid") for key in model.state_dict())
 
 
@@ -68,18 +101,10 @@ def test_the_grid_follows_gaussians_that_are_loaded():
     assert model.grid.smeared is before
 
 
-def test_batched_networks_equal_single_ones():
-    model, _ = make_both(**SMALL)
-    tables = model.tables()
-    assert len(tables) == 3
-    for table, block in zip(tables, model.blocks, strict=True):
-        assert_close(table, block.mlp(model.grid.smeared) * model.grid.envelope, 1e-6)
-
-
-def test_the_error_of_a_table_falls_with_the_fourth_power():
+def test_the_error_of_a_spline_falls_with_the_fourth_power():
     model = sharpened(make_both(**SMALL)[0]).double()
     errors = []
-    for num_knots in (103, 203, 403):
+    for num_knots in (803, 1603, 3203):
         model.num_knots = num_knots
         errors.append(model.table_error())
     assert errors[0] / errors[1] == pytest.approx(16, rel=0.25)
@@ -141,15 +166,16 @@ def test_an_impossible_tolerance_is_an_error_and_changes_nothing():
 
 def test_auto_takes_a_table_only_where_it_pays():
     model = SchNet(**SMALL, filter="auto", num_knots=500)
-    assert not model.uses_table(600)
-    assert model.uses_table(5000)
+    assert model.grid.num_evaluated == 144
+    assert not model.uses_table(400)
+    assert model.uses_table(1000)
 
 
 def test_auto_predicts_the_same_either_way(qm9_set):
     model, _ = make_both(**SMALL, filter="auto")
     batch = as_fixed_batch(qm9_set, INDICES)
     results = []
-    for num_knots in (batch.edge_index.shape[1] // 4, batch.edge_index.shape[1]):
+    for num_knots in (batch.edge_index.shape[1] // 4, 2 * batch.edge_index.shape[1]):
         model.num_knots = num_knots
         results.append((model.uses_table(batch.edge_index.shape[1]), run_ours(model, batch)))
     assert [uses for uses, _ in results] == [True, False]

@@ -1,4 +1,4 @@
-"""Filters on a grid of distances, all interactions together, to be interpolated."""
+"""Filters as splines of distance, all interactions together."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
 from torchkiln.models._filters import FilterNetwork, GaussianSmearing, cosine_cutoff
+from torchkiln.models._spline import (
+    num_values,
+    spline_coefficients,
+    spline_weights,
+    value_steps,
+)
 
 # Knots for each distance between two Gaussians, which is the scale on which filters change. On
-# trained weights interpolation then errs by 1e-7 of the filters, rounding in float32 by 5e-6.
-KNOTS_PER_GAUSSIAN = 42
+# trained weights splines then err by 3e-7 of the filters, rounding in float32 by 5e-6.
+KNOTS_PER_GAUSSIAN = 21
 # Of the four knots around a distance, one lies before 0 and one behind the cutoff.
 _KNOTS_OUTSIDE = 3
 
@@ -26,19 +32,22 @@ def knots_for(num_gaussians: int) -> int:
 
 @final
 class FilterGrid(nn.Module):
-    """Equally spaced distances (knots), from one before 0 to one behind the cutoff.
+    """Equally spaced knots of splines, from one before 0 to one behind the cutoff.
 
-    What filter networks see there does not depend on weights: it is computed once. It is no part of
-    the state, and follows the module to other devices and precisions.
+    Filter networks are evaluated at every fourth knot, and some beyond the ends: between those, a
+    polynomial of high degree is as exact as the networks themselves. What they see there does not
+    depend on weights: it is computed once. It is no part of the state, and follows the module to
+    other devices and precisions.
 
     Args:
         expansion: Gaussians that distances are smeared over.
         cutoff: Where filters end.
-        num_knots: Distances in the table.
+        num_knots: Coefficients of a spline.
     """
 
     smeared: Tensor
     envelope: Tensor
+    weights: Tensor
 
     def __init__(self, expansion: GaussianSmearing, cutoff: float, num_knots: int) -> None:
         super().__init__()
@@ -49,24 +58,30 @@ class FilterGrid(nn.Module):
         self.spacing = cutoff / (num_knots - _KNOTS_OUTSIDE)
         self.register_buffer("smeared", torch.empty(0), persistent=False)
         self.register_buffer("envelope", torch.empty(0), persistent=False)
+        self.register_buffer("weights", torch.empty(0), persistent=False)
         self.lay()
+
+    @property
+    def num_evaluated(self) -> int:
+        """At how many distances filter networks are evaluated."""
+        return num_values(self.num_knots)
 
     @torch.no_grad()
     def lay(self) -> None:
-        """Evaluate Gaussians and cutoff at the knots."""
+        """Evaluate Gaussians and cutoff where networks are evaluated."""
         dtype = self._expansion[0].offset.dtype
         for name, values in self._see().items():
             self._put(name, values.to(dtype))
 
     def _see(self) -> dict[str, Tensor]:
-        """Return what filter networks see at the knots, in float64."""
+        """Return what filters are made of besides networks, in float64."""
         device = self._expansion[0].offset.device
-        # Rounded knots would lie beside where interpolation assumes them.
-        steps = torch.arange(-1, self.num_knots - 1, dtype=torch.float64, device=device)
-        knots = steps * self.spacing
+        # Rounded distances would lie beside where splines assume them. The first knot is before 0.
+        distances = (value_steps(self.num_knots, device) - 1) * self.spacing
         return {
-            "smeared": self._expansion[0](knots),
-            "envelope": cosine_cutoff(knots, self.cutoff),
+            "smeared": self._expansion[0](distances),
+            "envelope": cosine_cutoff(distances, self.cutoff),
+            "weights": spline_weights().to(device),
         }
 
     def _put(self, name: str, values: Tensor) -> None:
@@ -86,7 +101,7 @@ class FilterGrid(nn.Module):
     def forward(
         self, networks: Sequence[FilterNetwork], *, in_float64: bool = False
     ) -> tuple[Tensor, ...]:
-        """Return the filters of all networks at the knots, [num_knots, num_filters] each.
+        """Return the splines of all networks' filters, [num_knots, num_filters] each.
 
         All first layers are one product, all second layers one batched product.
 
@@ -95,8 +110,8 @@ class FilterGrid(nn.Module):
             in_float64: Round only the result. Slopes are differences of neighbouring knots, divided
                 by their spacing, and so are the rounding errors of the knots: forces want this.
         """
-        seen = self._see() if in_float64 else {"smeared": self.smeared, "envelope": self.envelope}
-        dtype = seen["smeared"].dtype
+        seen = self._see() if in_float64 else dict(self.named_buffers())
+        dtype, like = seen["smeared"].dtype, networks[0].first.weight
 
         def gather(tensors: Iterable[Tensor]) -> Tensor:
             return torch.stack([tensor.to(dtype) for tensor in tensors])
@@ -112,4 +127,7 @@ class FilterGrid(nn.Module):
         # Not baddbmm, which would fill the result with copies of the biases first.
         filters = (torch.bmm(hidden, weights) + biases) * seen["envelope"]
         # Not indexing: its backward would add up full-sized gradients, one for each interaction.
-        return filters.to(networks[0].first.weight.dtype).unbind(0)
+        return tuple(
+            spline_coefficients(values, seen["weights"], self.num_knots).to(like.dtype)
+            for values in filters.unbind(0)
+        )

@@ -7,6 +7,7 @@ from typing import final
 from torch import Tensor, nn
 
 from torchkiln.models._filters import FilterNetwork, ShiftedSoftplus
+from torchkiln.ops import Layer, softplus_mlp
 
 
 def reset_linear(layer: nn.Linear) -> None:
@@ -14,6 +15,10 @@ def reset_linear(layer: nn.Linear) -> None:
     nn.init.xavier_uniform_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
+
+
+def as_layer(linear: nn.Linear) -> Layer:
+    return Layer(linear.weight, linear.bias)
 
 
 @final
@@ -51,7 +56,20 @@ class Interaction(nn.Module):
         self.conv.reset_parameters()
         reset_linear(self.lin)
 
-    def forward(self, messages: Tensor) -> Tensor:
-        """Return what is added to the features of atoms, from the sums of their messages."""
-        update: Tensor = self.lin(self.act(self.conv.lin2(messages)))
-        return update
+    def forward(
+        self, messages: Tensor, h: Tensor, following: Interaction | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the new features of atoms, and what messages of the next block are made of.
+
+        Args:
+            messages: Their sums at each atom, [num_atoms, num_filters].
+            h: Features of atoms so far, [num_atoms, hidden_channels].
+            following: The next block; None: the second result is empty.
+        """
+        return softplus_mlp(
+            messages,
+            as_layer(self.conv.lin2),
+            as_layer(self.lin),
+            residual=h,
+            third=None if following is None else following.conv.lin1.weight,
+        )

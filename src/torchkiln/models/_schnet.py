@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, cast, final
 
 import torch
@@ -16,8 +17,8 @@ from torchkiln.models._filters import (
     cosine_cutoff,
 )
 from torchkiln.models._grid import FilterGrid, knots_for
-from torchkiln.models._interaction import Interaction, reset_linear
-from torchkiln.ops import cfconv, cfconv_table, segment_sum
+from torchkiln.models._interaction import Interaction, as_layer, reset_linear
+from torchkiln.ops import cfconv, cfconv_table, segment_sum, softplus_mlp
 
 if TYPE_CHECKING:
     from torchkiln.models._baked import BakedSchNet
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 # Number of an interaction and features that its messages are made of -> sums of messages.
 Convolve = Callable[[int, Tensor], Tensor]
 FilterForm = Literal["exact", "table", "auto"]
-# A table costs one evaluation of the filter network per knot, exact filters one per edge, and
-# interpolation is not free either: with fewer edges than this per knot, exact is faster.
-_EDGES_PER_KNOT = 2
+# A table costs some evaluations of the filter network, exact filters one for each edge, and splines
+# are not free either: with fewer edges than this for each evaluation, exact is faster.
+_EDGES_PER_EVALUATION = 4
 
 
 @final
@@ -50,10 +51,11 @@ class SchNet(nn.Module):
         std: was multiplied; both or none have an effect.
         atomref: Values of single atoms by atomic number, [100, 1]; added to each atom, and trained.
         filter: "exact" evaluates filter networks at the distance of each edge; "table" on a grid,
-            and interpolates: the same to float32 rounding and much faster on large batches. Edges
-            beyond the cutoff then carry no message, where the exact cosine would rise again. "auto"
-            takes a table if a batch has clearly more edge slots than a table has knots.
-        num_knots: Distances in the table; None: 42 for each Gaussian but one, that is 2,048 for 50.
+            and lays splines through it: the same to float32 rounding and much faster on large
+            batches. Edges beyond the cutoff then carry no message, where the exact cosine would
+            rise again. "auto" takes a table if a batch has clearly more edge slots than the grid
+            has distances.
+        num_knots: Of the splines; None: 21 for each Gaussian but one, that is 1,024 for 50.
             See `choose_knots` and `table_error`.
 
     Raises:
@@ -184,11 +186,10 @@ class SchNet(nn.Module):
     ) -> Tensor:
         """Return predictions, with convolutions that are given as a function."""
         h, x = self._embed(z)
-        for number, block in enumerate(self.blocks):
-            if number:
-                x = block.conv.lin1(h)
-            h = h + block(convolve(number, x))
-        h = self.lin2(self.act(self.lin1(h))).to(self.embedding.weight.dtype)
+        for number, (block, following) in enumerate(zip_longest(self.blocks, self.blocks[1:])):
+            h, x = block(convolve(number, x), h, following)
+        h, _ = softplus_mlp(h, as_layer(self.lin1), as_layer(self.lin2))
+        h = h.to(self.embedding.weight.dtype)
         if self.dipole:
             return self._dipole_moment(h, z, batch, num_graphs, pos)
         if self.mean is not None and self.std is not None:
@@ -210,8 +211,7 @@ class SchNet(nn.Module):
         if not self.num_interactions:
             return element_rows(rows, z), rows
         first = self.blocks[0].conv.lin1(rows).to(rows.dtype)
-        both = element_rows(torch.cat([rows, first], dim=1), z)
-        return both[:, : self.hidden_channels], both[:, self.hidden_channels :]
+        return element_rows(rows, z), element_rows(first, z)
 
     def _exact_convolution(
         self, edge_index: Tensor, edge_weight: Tensor, batch: Tensor, edge_ways: Tensor | None
@@ -236,7 +236,7 @@ class SchNet(nn.Module):
         batch: Tensor,
         edge_ways: Tensor | None,
     ) -> Convolve:
-        """Return convolutions with filters that are interpolated from `tables`."""
+        """Return convolutions with filters whose splines are `tables`."""
         distances = edge_weight.to(self.embedding.weight.dtype)
         spacing = self.grid.spacing
 
@@ -266,11 +266,11 @@ class SchNet(nn.Module):
     def uses_table(self, num_edges: int) -> bool:
         """Whether batches with so many edge slots are computed with tables of filters."""
         if self.filter == "auto":
-            return num_edges >= _EDGES_PER_KNOT * self.num_knots
+            return num_edges >= _EDGES_PER_EVALUATION * self.grid.num_evaluated
         return self.filter == "table"
 
     def tables(self, *, in_float64: bool = False) -> tuple[Tensor, ...]:
-        """Return the filters of each interaction on the grid, [num_knots, num_filters] each.
+        """Return the splines of each interaction's filters, [num_knots, num_filters] each.
 
         Computed `in_float64` they are rounded only once, for exact forces.
         """

@@ -8,10 +8,13 @@ from torchkiln.ops._host import host_call, register_host_function
 from torchkiln.ops._points import farthest_points, nearest
 from torchkiln.ops._print import PrintFormat, print_tensor
 from torchkiln.ops._random import bernoulli_is_exact, draw
+from torchkiln.ops._refine import refine
 from torchkiln.ops._segments import segment_sum
 from torchkiln.ops._slices import dynamic_slice, dynamic_update
+from torchkiln.ops._softplus_mlp import Layer, softplus_mlp
 
 __all__ = [
+    "Layer",
     "PrintFormat",
     "draw",
     "bernoulli_is_exact",
@@ -25,8 +28,10 @@ __all__ = [
     "host_call",
     "nearest",
     "print_tensor",
+    "refine",
     "register_host_function",
     "repeat",
     "segment_sum",
+    "softplus_mlp",
     "static_ctc_loss",
 ]

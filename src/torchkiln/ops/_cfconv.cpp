@@ -1,24 +1,27 @@
 /* Continuous-filter convolution over the edges of many small molecules.
 
    An edge (a, b) with a filter w sends w * x[a] to b (bit 1 of its `ways`) and w * x[b] to a (bit
-   2). Filters are rows of memory, or cubic interpolations of rows of a table that are formed in
-   registers.
+   2). Filters are rows of memory, or cubic splines whose coefficients are rows of a table: those are
+   formed in registers.
 
-   Edges come molecule by molecule. Work is divided between threads by molecule, or by row of the
-   table, never by edge: no two threads write to the same place, and each sum has one order whatever
-   the number of threads. Indices are checked as they are read, before they are used; functions
+   Edges come molecule by molecule, and so is work divided between threads: no two of them write to
+   the same place. Sums at nodes have one order whatever the number of threads; gradients of tables
+   have one for each number. Indices are checked as they are read, before they are used; functions
    return whether all were right. */
 #include "_packs.h"
+#include "_scratch.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <omp.h>
+#include <vector>
 
 namespace {
 
-constexpr int kRun = 64;
+/* Edges of a run, and of those that are looked up together. */
+constexpr int kRun = 64, kStep = 8;
 
 /* Filled in by Python (_cfconv_native.py), field by field. */
 struct Graph {
@@ -32,6 +35,11 @@ struct Graph {
   /* The molecule that an edge starts in; -1 if it starts nowhere. */
   int64_t molecule(int64_t edge) const {
     return uint64_t(from[edge]) < uint64_t(num_nodes) ? batch[from[edge]] : -1;
+  }
+  /* The first node of the molecule that a node belongs to. */
+  int64_t first_node(int64_t node) const {
+    while (node > 0 && batch[node - 1] == batch[node]) node--;
+    return node;
   }
   /* The first edge of part `part` of `parts`: equal shares, moved on to the next molecule. */
   int64_t cut(int64_t part, int64_t parts) const {
@@ -85,28 +93,70 @@ struct Reader {
     const int64_t here = graph.molecule(edge);
     if (here <= molecule || here >= limit) return false;
     molecule = here;
-    first_node = last_node = graph.from[edge];
-    while (first_node > 0 && graph.batch[first_node - 1] == here) first_node--;
+    last_node = graph.from[edge];
+    first_node = graph.first_node(last_node);
     while (last_node + 1 < graph.num_nodes && graph.batch[last_node + 1] == here) last_node++;
     return true;
   }
 };
 
-/* Call work(reader) on all threads, each with its molecules, after out[0, size) was zeroed; return
-   whether all edges were in order. */
-template <class Real, class Work>
-bool share(const Graph &graph, Real *out, int64_t size, Work work) {
+/* Rows of sums at the nodes of one part, zeroed molecule by molecule: so they are in the cache. */
+template <class Real>
+struct Sums {
+  Real *out;
+  int64_t width, next, end;
+
+  Sums(const Graph &graph, Real *out, int64_t part, int64_t parts)
+      : out(out), width(graph.width), next(begin(graph, part, parts)),
+        end(begin(graph, part + 1, parts)) {}
+
+  static int64_t begin(const Graph &graph, int64_t part, int64_t parts) {
+    if (part == 0) return 0;
+    const int64_t edge = part < parts ? graph.cut(part, parts) : graph.num_edges;
+    if (edge == graph.num_edges || graph.molecule(edge) < 0) return graph.num_nodes;
+    return graph.first_node(graph.from[edge]);
+  }
+  INLINE void zero_to(int64_t node) {
+    if (node <= next) return;
+    std::memset(out + next * width, 0, sizeof(Real) * size_t((node - next) * width));
+    next = node;
+  }
+};
+
+/* Call work(reader, part, parts) on all threads, each with its molecules; return whether all edges
+   were in order. */
+template <class Work>
+bool share(const Graph &graph, Work work) {
   bool good = true;
 #pragma omp parallel num_threads(int(graph.threads)) if (graph.threads > 1) reduction(&& : good)
   {
     const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
-    zero_share(out, size, part, parts);
-#pragma omp barrier
     Reader reader(graph, part, parts);
-    work(reader);
+    work(reader, part, parts);
     good = reader.good;
   }
   return good;
+}
+
+/* Call work(run) for all runs of all molecules, with out[0, num_nodes) zeroed before they add to
+   it, and the next molecule's rows of x and out on their way. */
+template <class Real, class Work>
+bool share_sums(const Graph &graph, const Real *x, Real *out, Work make_work) {
+  return share(graph, [&](Reader &reader, int64_t part, int64_t parts) {
+    Sums<Real> sums(graph, out, part, parts);
+    auto work = make_work();
+    Run run;
+    while (reader.read(run)) {
+      const int64_t next = run.node + reader.last_node + 1 - reader.first_node;
+      if (next < sums.end) {
+        fetch(x + next * graph.width, graph.width);
+        fetch<1>(out + next * graph.width, graph.width);
+      }
+      sums.zero_to(reader.last_node + 1);
+      work(run);
+    }
+    sums.zero_to(sums.end);
+  });
 }
 
 /* Filled in by Python, too. */
@@ -114,16 +164,17 @@ struct Table {
   const void *distances, *scale; /* scale may be null: ones */
   int64_t num_knots;
   double spacing;
-  int64_t order; /* which derivative of the interpolation by distance */
+  int64_t order; /* which derivative of the spline by distance */
 };
 
 /* Where the edges of a run look into a table: the first of four rows, and the weight of each. */
 template <class Real>
 struct Places {
-  int64_t row[kRun];
-  Real weight[4][kRun];
+  alignas(64) int64_t row[kRun];
+  alignas(64) Real weight[4][kRun];
   const Real *distances, *scale;
-  double inverse, last, top, last_start, polynomial[4][4];
+  double inverse, last, top, last_start;
+  Real polynomial[4][4];
 
   explicit Places(const Table &table)
       : distances(static_cast<const Real *>(table.distances)),
@@ -133,18 +184,19 @@ struct Places {
         /* Distances are rounded: one that was computed to be the last knot counts as that. */
         top(last * (1 + 1e-6)),
         last_start(double(table.num_knots - 4)) {
-    /* The cubic through knots at -1, 0, 1, 2, by powers of the place between 0 and 1. */
-    constexpr double kCubic[4][4] = {{0, -2. / 6, 3. / 6, -1. / 6},
-                                     {1, -1. / 2, -2. / 2, 1. / 2},
-                                     {0, 2. / 2, 1. / 2, -1. / 2},
-                                     {0, -1. / 6, 0, 1. / 6}};
+    /* The B-splines of knots at -1, 0, 1, 2, by powers of the place between 0 and 1. */
+    constexpr double kCubic[4][4] = {{1. / 6, -3. / 6, 3. / 6, -1. / 6},
+                                     {4. / 6, 0, -6. / 6, 3. / 6},
+                                     {1. / 6, 3. / 6, 3. / 6, -3. / 6},
+                                     {0, 0, 0, 1. / 6}};
     for (int knot = 0; knot < 4; knot++) {
-      double *p = polynomial[knot];
-      std::memcpy(p, kCubic[knot], sizeof kCubic[knot]);
+      double p[4];
+      std::copy_n(kCubic[knot], 4, p);
       for (int64_t k = 0; k < table.order; k++) {
         for (int power = 0; power < 3; power++) p[power] = inverse * (power + 1) * p[power + 1];
         p[3] = 0;
       }
+      std::copy_n(p, 4, polynomial[knot]);
     }
   }
 
@@ -154,57 +206,46 @@ struct Places {
   }
 
   /* Distances outside the table get the weight 0; NaN stays NaN. */
-  void find(const Run &run) {
+  void find(const Graph &graph, const Run &run) {
+    /* Whole vectors: runs are short, and the end of one would be computed number by number. What is
+       found for edges behind it is never used. */
+    const int64_t count = (run.count + kStep - 1) / kStep * kStep;
     const Real *distance = distances + run.edge;
-#pragma omp simd
-    for (int64_t k = 0; k < run.count; k++) {
-      const double place = double(distance[k]) * inverse;
-      double held = place > last ? last : place;
-      held = held < 0 ? 0 : held;
-      const double start = start_of(held);
-      const double t = held - start;
-      const double covered = place < 0 ? 0 : place > top ? 0 : 1;
-      row[k] = int64_t(start);
-      for (int knot = 0; knot < 4; knot++) {
-        const double *p = polynomial[knot];
-        weight[knot][k] = Real(covered * (((p[3] * t + p[2]) * t + p[1]) * t + p[0]));
-      }
-    }
+    Real copied[kRun] = {};
+    if (run.edge + count > graph.num_edges)
+      distance = std::copy_n(distance, run.count, copied) - run.count;
+    for (int64_t begin = 0; begin < count; begin += kStep) find_some(distance + begin, begin);
     if (!scale) return;
     for (int knot = 0; knot < 4; knot++)
       for (int64_t k = 0; k < run.count; k++) weight[knot][k] *= scale[run.edge + k];
   }
 
+  INLINE void find_some(const Real *distance, int64_t begin) {
+    /* Where a distance lies is computed in float64: it is a small rest of a large number. */
+#pragma omp simd
+    for (int64_t k = 0; k < kStep; k++) {
+      const double place = double(distance[k]) * inverse;
+      double held = place > last ? last : place;
+      held = held < 0 ? 0 : held;
+      const double start = start_of(held);
+      const Real t = Real(held - start);
+      const Real covered = place < 0 ? Real(0) : place > top ? Real(0) : Real(1);
+      row[begin + k] = int64_t(start);
+      for (int knot = 0; knot < 4; knot++) {
+        const Real *p = polynomial[knot];
+        weight[knot][begin + k] = covered * (((p[3] * t + p[2]) * t + p[1]) * t + p[0]);
+      }
+    }
+  }
+
   template <class P>
   INLINE P interpolate(const Real *table, int64_t width, int64_t k, int64_t f) const {
     const Real *rows = table + row[k] * width + f;
-    P filter = P::zero();
-#pragma GCC unroll 4
-    for (int knot = 0; knot < 4; knot++, rows += width)
-      filter.add_product(weight[knot][k], P::load(rows));
+    P filter = P::load(rows).times(weight[0][k]);
+#pragma GCC unroll 3
+    for (int knot = 1; knot < 4; knot++)
+      filter.add_product(weight[knot][k], P::load(rows + knot * width));
     return filter;
-  }
-};
-
-/* How rows of a table are divided so that each thread gets as many edges: by a sample of them. */
-template <class Real>
-struct Shares {
-  static constexpr int64_t kMostSamples = 2048;
-  int64_t row[kMostSamples], count = 0, num_knots;
-
-  Shares(const Graph &graph, const Table &table) : num_knots(table.num_knots) {
-    const Places<Real> places(table);
-    const int64_t step = 1 + graph.num_edges / kMostSamples;
-    for (int64_t edge = 0; edge < graph.num_edges; edge += step) {
-      if (!graph.ways_of(edge)) continue;
-      const double place = double(places.distances[edge]) * places.inverse;
-      row[count++] = place > 0 ? int64_t(places.start_of(place)) : 0;
-    }
-    std::sort(row, row + count);
-  }
-  int64_t cut(int64_t part, int64_t parts) const {
-    if (part == 0) return 0;
-    return part == parts || count == 0 ? num_knots : row[count * part / parts];
   }
 };
 
@@ -223,7 +264,7 @@ INLINE void send(const Graph &graph, const Run &run, const Real *x, Real *out, F
       if (!ways) continue;
       const P filter = filter_of(kind, k, f);
       const int64_t other = graph.to[run.edge + k] * width + f;
-      if (ways & forth) P::load(out + other).add_product(filter, mine).store(out + other);
+      if (ways & forth) filter.add_product_to(out + other, mine);
       if (ways & back) sum.add_product(filter, P::load(x + other));
     }
     P::load(out + run.node * width + f).add(sum).store(out + run.node * width + f);
@@ -231,10 +272,9 @@ INLINE void send(const Graph &graph, const Run &run, const Real *x, Real *out, F
 }
 
 /* What the edges of a run carry: x of where a message comes from times g of where it goes.
-   use(product, k, f) takes that of its edge k, if that carries anything and is wanted(k). */
-template <class Real, class Wanted, class Use>
-INLINE void meet(const Graph &graph, const Run &run, const Real *x, const Real *g, Wanted wanted,
-                 Use use) {
+   use(product, k, f) takes that of its edge k, if that carries anything. */
+template <class Real, class Use>
+INLINE void meet(const Graph &graph, const Run &run, const Real *x, const Real *g, Use use) {
   const int64_t width = graph.width;
   const int forth = graph.reverse ? 2 : 1, back = 3 - forth;
   for_blocks<Real>(0, width, [&](auto kind, int64_t f) ALWAYS {
@@ -242,7 +282,7 @@ INLINE void meet(const Graph &graph, const Run &run, const Real *x, const Real *
     const P my_x = P::load(x + run.node * width + f), my_g = P::load(g + run.node * width + f);
     for (int64_t k = 0; k < run.count; k++) {
       const int ways = graph.ways_of(run.edge + k);
-      if (!ways || !wanted(k)) continue;
+      if (!ways) continue;
       const int64_t other = graph.to[run.edge + k] * width + f;
       P product = P::zero();
       if (ways & forth) product.add_product(my_x, P::load(g + other));
@@ -252,29 +292,26 @@ INLINE void meet(const Graph &graph, const Run &run, const Real *x, const Real *
   });
 }
 
-INLINE bool every(int64_t) { return true; }
-
 template <class Real>
 bool cfconv(const Graph &graph, const Real *x, const Real *filters, Real *out) {
-  const int64_t width = graph.width;
-  return share(graph, out, graph.num_nodes * width, [&](Reader &reader) {
-    Run run;
-    while (reader.read(run))
+  return share_sums(graph, x, out, [&] {
+    return [&](const Run &run) {
       send(graph, run, x, out, [&](auto kind, int64_t k, int64_t f) ALWAYS {
-        return decltype(kind)::load(filters + (run.edge + k) * width + f);
+        return decltype(kind)::load(filters + (run.edge + k) * graph.width + f);
       });
+    };
   });
 }
 
 template <class Real>
 bool edge_products(const Graph &graph, const Real *x, const Real *g, Real *out) {
   const int64_t width = graph.width;
-  return share(graph, out, 0, [&](Reader &reader) {
+  return share(graph, [&](Reader &reader, int64_t, int64_t) {
     for (int64_t edge = reader.next; edge < reader.end; edge++)
       if (!graph.ways_of(edge)) std::memset(out + edge * width, 0, sizeof(Real) * size_t(width));
     Run run;
     while (reader.read(run))
-      meet(graph, run, x, g, every, [&](auto product, int64_t k, int64_t f) ALWAYS {
+      meet(graph, run, x, g, [&](auto product, int64_t k, int64_t f) ALWAYS {
         product.store(out + (run.edge + k) * width + f);
       });
   });
@@ -283,67 +320,63 @@ bool edge_products(const Graph &graph, const Real *x, const Real *g, Real *out) 
 template <class Real>
 bool table_conv(const Graph &graph, const Table &table, const Real *x, const Real *rows,
                 Real *out) {
-  return share(graph, out, graph.num_nodes * graph.width, [&](Reader &reader) {
-    Places<Real> places(table);
-    Run run;
-    while (reader.read(run)) {
-      places.find(run);
+  return share_sums(graph, x, out, [&] {
+    return [&, places = Places<Real>(table)](const Run &run) mutable {
+      places.find(graph, run);
       send(graph, run, x, out, [&](auto kind, int64_t k, int64_t f) ALWAYS {
         return places.template interpolate<decltype(kind)>(rows, graph.width, k, f);
       });
-    }
+    };
   });
 }
 
-/* Every thread reads all edges and fills rows of its own. Tables of one thread each would have to
-   be summed, and the sums would depend on the number of threads. */
+/* Each thread fills a table of its own, the first one `out`; they are added in the order of threads.
+ */
 template <class Real>
 bool table_gradient(const Graph &graph, const Table &table, const Real *x, const Real *g,
                     Real *out) {
-  const int64_t width = graph.width;
-  const Shares<Real> shares(graph, table);
-  bool good = true;
-#pragma omp parallel num_threads(int(graph.threads)) if (graph.threads > 1) reduction(&& : good)
-  {
-    const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
-    const int64_t begin = shares.cut(part, parts), end = shares.cut(part + 1, parts);
-    std::memset(out + begin * width, 0, sizeof(Real) * size_t((end - begin) * width));
+  const int64_t width = graph.width, size = table.num_knots * width;
+  std::vector<Real *> tables(size_t(graph.threads));
+  return share(graph, [&](Reader &reader, int64_t part, int64_t parts) {
+    scratch_of<Real>.reserve(part ? size : 0);
+    Real *mine = tables[size_t(part)] = part ? scratch_of<Real>.take(size) : out;
+    std::memset(mine, 0, sizeof(Real) * size_t(size));
     Places<Real> places(table);
-    Reader reader(graph, 0, 1);
     Run run;
-    const auto mine = [&](int64_t k) { return places.row[k] < end && places.row[k] + 3 >= begin; };
     while (reader.read(run)) {
-      places.find(run);
-      meet(graph, run, x, g, mine, [&](auto product, int64_t k, int64_t f) ALWAYS {
-        using P = decltype(product);
-        const int64_t row = places.row[k];
-        const auto add = [&](int knot) ALWAYS {
-          Real *to = out + (row + knot) * width + f;
-          P::load(to).add_product(places.weight[knot][k], product).store(to);
-        };
-        if (row >= begin && row + 3 < end) {
+      const int64_t next = run.node + reader.last_node + 1 - reader.first_node;
+      if (next < graph.num_nodes) {
+        fetch(x + next * width, width);
+        fetch(g + next * width, width);
+      }
+      places.find(graph, run);
+      meet(graph, run, x, g, [&](auto product, int64_t k, int64_t f) ALWAYS {
+        Real *rows = mine + places.row[k] * width + f;
 #pragma GCC unroll 4
-          for (int knot = 0; knot < 4; knot++) add(knot);
-        } else { /* rows on both sides of a cut */
-          for (int knot = 0; knot < 4; knot++)
-            if (row + knot >= begin && row + knot < end) add(knot);
-        }
+        for (int knot = 0; knot < 4; knot++)
+          product.add_product_to(rows + knot * width, places.weight[knot][k]);
       });
     }
-    good = reader.good;
-  }
-  return good;
+#pragma omp barrier
+    for (int64_t other = 1; other < parts; other++)
+      for_blocks<Real>(size * part / parts, size * (part + 1) / parts,
+                       [&](auto kind, int64_t k) ALWAYS {
+                         auto sum = decltype(kind)::load(out + k);
+                         sum.add(decltype(kind)::load(tables[size_t(other)] + k)).store(out + k);
+                       });
+  });
 }
 
 template <class Real>
 bool edge_dots(const Graph &graph, const Table &table, const Real *x, const Real *g,
                const Real *rows, Real *out) {
-  return share(graph, out, graph.num_edges, [&](Reader &reader) {
+  return share(graph, [&](Reader &reader, int64_t, int64_t) {
+    std::fill(out + reader.next, out + reader.end, Real(0));
     Places<Real> places(table);
     Run run;
     while (reader.read(run)) {
-      places.find(run);
-      meet(graph, run, x, g, every, [&](auto product, int64_t k, int64_t f) ALWAYS {
+      places.find(graph, run);
+      meet(graph, run, x, g, [&](auto product, int64_t k, int64_t f) ALWAYS {
         using P = decltype(product);
         const P filter = places.template interpolate<P>(rows, graph.width, k, f);
         out[run.edge + k] += P::zero().add_product(product, filter).sum();

@@ -52,17 +52,18 @@ def cfconv_table(
     *,
     spacing: float,
 ) -> Tensor:
-    """Return `cfconv` with filters that are interpolated from a table of distances.
+    """Return `cfconv` with filters that are cubic splines of distance.
 
-    The filter of an edge is the cubic through the four knots around its distance. It is formed in
+    The filter of an edge is a sum of the four B-splines around its distance. It is formed in
     registers: no tensor of [num_edges, num_features] exists, in either direction. A distance
     outside [0, (num_knots - 3) * spacing] is never extrapolated: its filter is 0. A distance of NaN
     gives NaN. Gradients flow to features, table and, where it requires them, distances.
 
     Args:
         x: Features, [num_nodes, num_features].
-        table: Filters at distances -spacing, 0, spacing, ..., (num_knots - 2) * spacing,
-            [num_knots, num_features].
+        table: Coefficients of the B-splines centred at -spacing, 0, spacing, ...,
+            (num_knots - 2) * spacing, [num_knots, num_features]. At a knot the filter is a sixth of
+            the coefficients beside it and two thirds of its own.
         distances: Distance of each edge, [num_edges].
         edge_index: As for `cfconv`.
         batch: As for `cfconv`.

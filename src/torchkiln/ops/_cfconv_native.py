@@ -14,6 +14,8 @@ from torch import Tensor
 from torchkiln.core import ArgumentError
 from torchkiln.ops._native import load_native
 
+# Kernels that are not in _cfconv.cpp.
+_SOURCES = {"segment_sum": "_segment_sum", "refine": "_refine", "coarsen": "_refine"}
 _SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 # Below this many numbers per thread, waking another one costs more than it saves.
 _MIN_NUMEL_PER_THREAD = 32_768
@@ -64,8 +66,7 @@ class Places(NamedTuple):
 @functools.cache
 def _function(name: str, dtype: torch.dtype) -> Any:
     """Return a kernel; None where there is none for `dtype`, or no compiler."""
-    source = "_segment_sum" if name == "segment_sum" else "_cfconv"
-    library = load_native(source) if dtype in _SUFFIXES else None
+    library = load_native(_SOURCES.get(name, "_cfconv")) if dtype in _SUFFIXES else None
     if library is None:
         _log.debug("%s runs in plain torch for %s: no native kernel", name, dtype)
         return None

@@ -38,7 +38,7 @@ def edge_products(x: Tensor, grad: Tensor, edges: Edges) -> Tensor:
 def interpolate(table: Tensor, places: Places) -> Tensor:
     """Return the filter of each edge, or a derivative of it by distance, [num_edges, num_features].
 
-    The cubic through four knots of the table; 0 where a distance is not covered.
+    The cubic spline with these coefficients; 0 where a distance is not covered.
     """
     rows, weights, covered = _find(places)
     filters = (weights.to(table.dtype)[:, :, None] * table[rows]).sum(1)
@@ -77,19 +77,19 @@ def _find(places: Places) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _knot_weights(t: Tensor, order: int) -> Tensor:
-    """Return the cubic's weights of knots at -1, 0, 1, 2 for t in [0, 1], or their derivatives."""
+    """Return the B-splines of knots at -1, 0, 1, 2 at t in [0, 1], or their derivatives."""
     forms = {
         0: lambda: (
-            ((-t + 3) * t - 2) * t / 6,
-            ((t - 2) * t - 1) * t / 2 + 1,
-            ((-t + 1) * t + 2) * t / 2,
-            (t * t - 1) * t / 6,
+            (1 - t) ** 3 / 6,
+            ((3 * t - 6) * t * t + 4) / 6,
+            (((-3 * t + 3) * t + 3) * t + 1) / 6,
+            t**3 / 6,
         ),
         1: lambda: (
-            ((-3 * t + 6) * t - 2) / 6,
-            ((3 * t - 4) * t - 1) / 2,
-            ((-3 * t + 2) * t + 2) / 2,
-            (3 * t * t - 1) / 6,
+            -((1 - t) ** 2) / 2,
+            (3 * t - 4) * t / 2,
+            ((-3 * t + 2) * t + 1) / 2,
+            t * t / 2,
         ),
         2: lambda: (1 - t, 3 * t - 2, 1 - 3 * t, t),
         3: lambda: (-1 + 0 * t, 3 + 0 * t, -3 + 0 * t, 1 + 0 * t),

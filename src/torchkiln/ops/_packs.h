@@ -42,6 +42,12 @@ struct Pack {
 #pragma GCC unroll 8
     for (int k = 0; k < Count; k++) *reinterpret_cast<Loose *>(to + k * kLength) = v[k];
   }
+  INLINE Pack times(Real factor) const {
+    Pack p;
+#pragma GCC unroll 8
+    for (int k = 0; k < Count; k++) p.v[k] = factor * v[k];
+    return p;
+  }
   INLINE Pack &add_product(const Pack &a, const Pack &b) {
 #pragma GCC unroll 8
     for (int k = 0; k < Count; k++) v[k] += a.v[k] * b.v[k];
@@ -51,6 +57,12 @@ struct Pack {
 #pragma GCC unroll 8
     for (int k = 0; k < Count; k++) v[k] += a * b.v[k];
     return *this;
+  }
+  /* Add the product with `a` to numbers in memory. */
+  template <class Factor>
+  INLINE void add_product_to(Real *to, const Factor &a) const {
+    Pack sum = load(to);
+    sum.add_product(a, *this).store(to);
   }
   INLINE Pack &add(const Pack &a) {
 #pragma GCC unroll 8
@@ -86,6 +98,13 @@ INLINE void for_blocks(int64_t begin, int64_t end, Body body) {
     for_blocks<Real, Count / 2>(f, end, body);
   else
     narrow_blocks<Real, kVectorBytes / 2>(f, end, body);
+}
+
+/* Ask for a row that is needed soon, to read or to write it. */
+template <int Write = 0, class Real>
+INLINE void fetch(const Real *row, int64_t width) {
+  const char *at = reinterpret_cast<const char *>(row);
+  for (int64_t k = 0; k < width * int64_t(sizeof(Real)); k += 64) __builtin_prefetch(at + k, Write);
 }
 
 /* Zero one part of out[0, size). */

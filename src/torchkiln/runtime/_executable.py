@@ -42,7 +42,13 @@ class NativeExecutable(Executable):
             raise ExecutableError(
                 f"{self._path} cannot be loaded ({error}); delete it and compile again"
             ) from error
-        run: Run = loader.run
+
+        def run(inputs: list[Tensor]) -> list[Tensor]:
+            # Backward is part of the package: operators need not look for somebody to record them.
+            with torch._C._AutoDispatchBelowAutograd():
+                outputs: list[Tensor] = loader.run(inputs)
+            return outputs
+
         return run
 
 

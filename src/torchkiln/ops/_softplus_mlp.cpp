@@ -1,0 +1,251 @@
+/* Two layers with a softplus between them, what follows them, and the gradients of it all.
+
+       hidden = softplus(x @ first' + first_bias) - log 2
+       y = hidden @ second' + second_bias + residual
+       z = y @ third'
+
+   Residual and third layer may be missing. Rows are independent: they pass through all
+   layers by tiles that stay in the cache. Each thread has its own rows and sums gradients of weights
+   by itself; those sums are added in the order of threads. */
+#include "_products.h"
+#include "_scratch.h"
+#include "_softplus.h"
+
+#include <cstdint>
+#include <omp.h>
+#include <vector>
+
+namespace {
+
+constexpr int64_t kTileRows = 96;
+
+/* Filled in by Python (_softplus_mlp.py), field by field. */
+struct Layers {
+  int64_t rows, input, middle, output, third_output, threads;
+  const float *x, *first, *first_bias, *second, *second_bias;
+  const float *residual, *third; /* each may be null */
+  /* forward writes, backward reads */
+  float *y, *hidden, *z; /* hidden and z may be null in forward */
+  /* backward only */
+  const float *grad_y, *grad_z; /* each may be null */
+  float *grad_x, *grad_residual; /* each may be null */
+  float *grad_first, *grad_first_bias, *grad_second, *grad_second_bias, *grad_third;
+};
+
+/* Call work(first row, count) for tiles of the rows of one thread. */
+template <class Work>
+INLINE void for_tiles(int64_t rows, int64_t part, int64_t parts, Work work) {
+  const int64_t end = rows * (part + 1) / parts;
+  for (int64_t row = rows * part / parts; row < end; row += kTileRows)
+    work(row, std::min(kTileRows, end - row));
+}
+
+struct Bias {
+  const float *values;
+  template <class P>
+  INLINE P operator()(P, int64_t, int64_t column) const {
+    return values ? P::load(values + column) : P::zero();
+  }
+};
+
+float *padded_copy(const float *from, int64_t width) {
+  float *to = scratch_of<float>.take(padded(width));
+  copy_rows(to, from, 1, width);
+  return to;
+}
+
+/* Panels of the transpose of a layer's weights [outputs, inputs]. */
+Right transposed(const float *weights, int64_t outputs, int64_t inputs) {
+  return lay_panels(scratch_of<float>.take(panels_size(inputs, outputs)), weights, inputs, outputs, 1,
+                    inputs);
+}
+
+Right panels(const float *weights, int64_t outputs, int64_t inputs) {
+  return lay_panels(scratch_of<float>.take(panels_size(outputs, inputs)), weights, outputs, inputs, inputs,
+                    1);
+}
+
+void forward(const Layers &net, int64_t part, int64_t parts) {
+  const int64_t middle = net.middle, output = net.output, last = net.third_output;
+  scratch_of<float>.reserve(panels_size(net.input, middle) + panels_size(middle, output) +
+                  panels_size(output, last) + padded(middle) + padded(output) +
+                  kTileRows * (spaced(middle) + spaced(output)) + 256);
+  const Right first = transposed(net.first, middle, net.input);
+  const Right second = transposed(net.second, output, middle);
+  const Right third = net.third ? transposed(net.third, last, output) : Right{};
+  const Bias first_bias{padded_copy(net.first_bias, middle)};
+  const Bias second_bias{padded_copy(net.second_bias, output)};
+  float *hidden = scratch_of<float>.take(kTileRows * spaced(middle));
+  float *y = scratch_of<float>.take(kTileRows * spaced(output));
+  for_tiles(net.rows, part, parts, [&](int64_t top, int64_t rows) {
+    /* What the next products read is on its way while this one is computed. */
+    multiply(rows, net.input, middle, {net.x + top * net.input, net.input, 1}, first, first_bias,
+             [&](auto sums, int64_t row, int64_t column) ALWAYS {
+               if (column == 0) {
+                 fetch(net.x + (top + row + kTileRows) * net.input, net.input);
+                 if (net.residual) fetch(net.residual + (top + row) * output, output);
+               }
+               sums = shifted_softplus(sums);
+               sums.store(hidden + row * spaced(middle) + column);
+               if (net.hidden)
+                 store_within(sums, net.hidden + (top + row) * middle, column, middle);
+             });
+    multiply(rows, middle, output, {hidden, spaced(middle), 1}, second, second_bias,
+             [&](auto sums, int64_t row, int64_t column) ALWAYS {
+               if (net.residual)
+                 sums.add(load_within(sums, net.residual + (top + row) * output, column, output));
+               store_within(sums, net.y + (top + row) * output, column, output);
+               if (net.third) sums.store(y + row * spaced(output) + column);
+             });
+    if (net.third)
+      multiply(rows, output, last, {y, spaced(output), 1}, third, Bias{nullptr},
+               [&](auto sums, int64_t row, int64_t column) ALWAYS {
+                 store_within(sums, net.z + (top + row) * last, column, last);
+               });
+  });
+}
+
+/* Sums over rows of one layer: gradients of its weights and of its bias. */
+struct LayerSums {
+  int64_t outputs = 0, inputs = 0;
+  float *weights = nullptr, *bias = nullptr;
+
+  LayerSums() = default;
+  LayerSums(int64_t outputs, int64_t inputs) : outputs(outputs), inputs(inputs) {
+    weights = scratch_of<float>.take(outputs * padded(inputs));
+    bias = scratch_of<float>.take(padded(outputs));
+    std::fill(weights, weights + outputs * padded(inputs), 0.0f);
+    std::fill(bias, bias + padded(outputs), 0.0f);
+  }
+  static int64_t size(int64_t outputs, int64_t inputs) {
+    return outputs * padded(inputs) + padded(outputs) + 32;
+  }
+
+  /* Add those of a tile, summed from zero, as sums of sums round less: gradients of what the layer gave, and what it got, padded and spaced. */
+  void add(int64_t rows, const float *grads, int64_t next_row, const float *got) {
+    multiply(outputs, rows, inputs, {grads, 1, next_row}, {got, spaced(inputs), kPanel},
+             Bias{nullptr}, [&](auto sums, int64_t row, int64_t column) ALWAYS {
+               float *to = weights + row * padded(inputs) + column;
+               sums.add(decltype(sums)::load(to)).store(to);
+             });
+  }
+  /* `grads` padded and spaced. */
+  void add_bias(int64_t rows, const float *grads) {
+    for_blocks<float>(0, padded(outputs), [&](auto kind, int64_t column) ALWAYS {
+      using P = decltype(kind);
+      P sum = P::zero();
+      for (int64_t row = 0; row < rows; row++)
+        sum.add(P::load(grads + row * spaced(outputs) + column));
+      sum.add(P::load(bias + column)).store(bias + column);
+    });
+  }
+};
+
+struct Sums {
+  LayerSums first, second, third;
+};
+
+/* One part of the sums of all threads, added in their order. */
+void add_up(const std::vector<Sums> &all, LayerSums Sums::*layer, float *weights, float *bias,
+            int64_t part, int64_t parts) {
+  if (!weights) return;
+  const int64_t outputs = (all[0].*layer).outputs, inputs = (all[0].*layer).inputs;
+  for (int64_t row = outputs * part / parts; row < outputs * (part + 1) / parts; row++) {
+    float *to = weights + row * inputs;
+    std::copy_n((all[0].*layer).weights + row * padded(inputs), inputs, to);
+    if (bias) bias[row] = (all[0].*layer).bias[row];
+    for (int64_t k = 1; k < parts; k++) {
+      const float *from = (all[size_t(k)].*layer).weights + row * padded(inputs);
+      for (int64_t column = 0; column < inputs; column++) to[column] += from[column];
+      if (bias) bias[row] += (all[size_t(k)].*layer).bias[row];
+    }
+  }
+}
+
+Sums backward(const Layers &net, int64_t part, int64_t parts) {
+  const int64_t input = net.input, middle = net.middle, output = net.output;
+  const int64_t last = net.third_output;
+  scratch_of<float>.reserve(panels_size(middle, input) + panels_size(output, middle) +
+                  panels_size(last, output) + LayerSums::size(middle, input) +
+                  LayerSums::size(output, middle) + LayerSums::size(last, output) +
+                  kTileRows * (spaced(input) + 2 * spaced(middle) + 2 * spaced(output)) + 512);
+  Sums sums{{middle, input}, {output, middle}, {last, output}};
+  const Right first = panels(net.first, middle, input);
+  const Right second = panels(net.second, output, middle);
+  const Right third = net.third ? panels(net.third, last, output) : Right{};
+  float *x = scratch_of<float>.take(kTileRows * spaced(input));
+  float *hidden = scratch_of<float>.take(kTileRows * spaced(middle));
+  float *grad_hidden = scratch_of<float>.take(kTileRows * spaced(middle));
+  float *y = scratch_of<float>.take(kTileRows * spaced(output));
+  float *grad_y = scratch_of<float>.take(kTileRows * spaced(output));
+  for_tiles(net.rows, part, parts, [&](int64_t top, int64_t rows) {
+    const auto given = [&](auto kind, int64_t row, int64_t column) ALWAYS {
+      return net.grad_y ? load_within(kind, net.grad_y + (top + row) * output, column, output)
+                        : decltype(kind)::zero();
+    };
+    const bool follows = net.third && net.grad_z;
+    const float *grad_z = follows ? net.grad_z + top * last : nullptr;
+    multiply(rows, follows ? last : 0, output, {grad_z, last, 1}, third, given,
+             [&](auto grads, int64_t row, int64_t column) ALWAYS {
+               if (column == 0) {
+                 fetch(net.hidden + (top + row) * middle, middle);
+                 if (follows) fetch(net.y + (top + row) * output, output);
+               }
+               if (net.grad_residual)
+                 store_within(grads, net.grad_residual + (top + row) * output, column, output);
+               grads.store(grad_y + row * spaced(output) + column);
+             });
+    if (follows && net.grad_third) {
+      copy_rows(y, net.y + top * output, rows, output);
+      sums.third.add(rows, grad_z, last, y);
+    }
+    copy_rows(hidden, net.hidden + top * middle, rows, middle);
+    if (net.grad_second) {
+      sums.second.add(rows, grad_y, spaced(output), hidden);
+      sums.second.add_bias(rows, grad_y);
+    }
+    multiply(rows, output, middle, {grad_y, spaced(output), 1}, second, Bias{nullptr},
+             [&](auto grads, int64_t row, int64_t column) ALWAYS {
+               const int64_t place = row * spaced(middle) + column;
+               if (column == 0) {
+                 const int64_t next = top + row + kTileRows;
+                 fetch(net.x + (top + row) * input, input);
+                 if (net.grad_y) fetch(net.grad_y + next * output, output);
+                 if (follows) fetch(net.grad_z + next * last, last);
+               }
+               const auto slope = slope_of_shifted(decltype(grads)::load(hidden + place));
+               decltype(grads)::zero().add_product(grads, slope).store(grad_hidden + place);
+             });
+    if (net.grad_first) {
+      copy_rows(x, net.x + top * input, rows, input);
+      sums.first.add(rows, grad_hidden, spaced(middle), x);
+      sums.first.add_bias(rows, grad_hidden);
+    }
+    if (net.grad_x)
+      multiply(rows, middle, input, {grad_hidden, spaced(middle), 1}, first, Bias{nullptr},
+               [&](auto grads, int64_t row, int64_t column) ALWAYS {
+                 store_within(grads, net.grad_x + (top + row) * input, column, input);
+               });
+  });
+  return sums;
+}
+
+} // namespace
+
+extern "C" void torchkiln_softplus_mlp(const Layers *net) {
+#pragma omp parallel num_threads(int(net->threads)) if (net->threads > 1)
+  forward(*net, omp_get_thread_num(), omp_get_num_threads());
+}
+
+extern "C" void torchkiln_softplus_mlp_backward(const Layers *net) {
+  std::vector<Sums> all(size_t(net->threads));
+#pragma omp parallel num_threads(int(net->threads)) if (net->threads > 1)
+  {
+    const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
+    all[size_t(part)] = backward(*net, part, parts);
+#pragma omp barrier
+    add_up(all, &Sums::first, net->grad_first, net->grad_first_bias, part, parts);
+    add_up(all, &Sums::second, net->grad_second, net->grad_second_bias, part, parts);
+    add_up(all, &Sums::third, net->grad_third, nullptr, part, parts);
+  }
+}
