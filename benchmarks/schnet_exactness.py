@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--models", default="A,B", help="A: 128/6/50, 10 A; B: 100/4/25, 6 A, k=28")
     parser.add_argument("--checkpoint", default="", help="folders of trained models: A=DIR,B=DIR")
     parser.add_argument("--epochs", type=int, default=3, help="of training where none is given")
-    parser.add_argument("--knots", default="512,1024,2048,4096", help="sizes beside the default")
+    parser.add_argument("--knots", default="256,512,1024,2048", help="sizes beside the default")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--batch_size", type=int, default=64, help="molecules")
     parser.add_argument("--skip_compiled", action="store_true", help="saves a minute of compiling")

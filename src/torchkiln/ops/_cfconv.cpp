@@ -277,7 +277,7 @@ template <class Real, class Use>
 INLINE void meet(const Graph &graph, const Run &run, const Real *x, const Real *g, Use use) {
   const int64_t width = graph.width;
   const int forth = graph.reverse ? 2 : 1, back = 3 - forth;
-  for_blocks<Real>(0, width, [&](auto kind, int64_t f) ALWAYS {
+  for_few_blocks<Real>(0, width, [&](auto kind, int64_t f) ALWAYS {
     using P = decltype(kind);
     const P my_x = P::load(x + run.node * width + f), my_g = P::load(g + run.node * width + f);
     for (int64_t k = 0; k < run.count; k++) {

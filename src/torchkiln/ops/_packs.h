@@ -79,6 +79,48 @@ struct Pack {
   }
 };
 
+/* Two packs side by side, as one. */
+template <class Real, class First, class Second>
+struct Joined {
+  static constexpr int kWidth = First::kWidth + Second::kWidth;
+  First first;
+  Second second;
+
+  static INLINE Joined zero() { return {First::zero(), Second::zero()}; }
+  static INLINE Joined load(const Real *from) {
+    return {First::load(from), Second::load(from + First::kWidth)};
+  }
+  INLINE void store(Real *to) const {
+    first.store(to);
+    second.store(to + First::kWidth);
+  }
+  INLINE Joined times(Real factor) const { return {first.times(factor), second.times(factor)}; }
+  INLINE Joined &add_product(const Joined &a, const Joined &b) {
+    first.add_product(a.first, b.first);
+    second.add_product(a.second, b.second);
+    return *this;
+  }
+  INLINE Joined &add_product(Real a, const Joined &b) {
+    first.add_product(a, b.first);
+    second.add_product(a, b.second);
+    return *this;
+  }
+  INLINE void add_product_to(Real *to, const Joined &a) const {
+    first.add_product_to(to, a.first);
+    second.add_product_to(to + First::kWidth, a.second);
+  }
+  INLINE void add_product_to(Real *to, Real a) const {
+    first.add_product_to(to, a);
+    second.add_product_to(to + First::kWidth, a);
+  }
+  INLINE Joined &add(const Joined &a) {
+    first.add(a.first);
+    second.add(a.second);
+    return *this;
+  }
+  INLINE Real sum() const { return first.sum() + second.sum(); }
+};
+
 template <class Real, int Bytes, class Body>
 INLINE void narrow_blocks(int64_t &f, int64_t end, Body &body) {
   if (f + int64_t(Bytes / sizeof(Real)) <= end) {
@@ -96,6 +138,24 @@ INLINE void for_blocks(int64_t begin, int64_t end, Body body) {
   for (; f + kWidth <= end; f += kWidth) body(Pack<Real, kVectorBytes, Count>{}, f);
   if constexpr (Count > 1)
     for_blocks<Real, Count / 2>(f, end, body);
+  else
+    narrow_blocks<Real, kVectorBytes / 2>(f, end, body);
+}
+
+/* The same in fewer, more kinds of pieces. Every piece is a pass over what the body reads; so a few
+   numbers at the end go along with what is before them. */
+template <class Real, int Count = kWidest, class Body>
+INLINE void for_few_blocks(int64_t begin, int64_t end, Body body) {
+  using Whole = Pack<Real, kVectorBytes, Count>;
+  using Few = Pack<Real, 16, 1>;
+  int64_t f = begin;
+  for (; f + Whole::kWidth <= end; f += Whole::kWidth) {
+    if (kVectorBytes > 16 && f + Whole::kWidth + Few::kWidth == end)
+      return body(Joined<Real, Whole, Few>{}, f);
+    body(Whole{}, f);
+  }
+  if constexpr (Count > 1)
+    for_few_blocks<Real, Count == 8 ? 6 : Count == 6 ? 4 : Count / 2>(f, end, body);
   else
     narrow_blocks<Real, kVectorBytes / 2>(f, end, body);
 }
