@@ -19,12 +19,8 @@ from torchkiln.core import OptionsError
 from torchkiln.models import SchNet
 from torchkiln.models._filters import GaussianSmearing, cosine_cutoff
 from torchkiln.models._grid import FilterGrid, knots_for
-from torchkiln.models._spline import (
-    num_values,
-    spline_coefficients,
-    spline_weights,
-    value_steps,
-)
+from torchkiln.models._spline import num_values, spline_weights, value_steps
+from torchkiln.ops import refine
 
 INDICES = list(range(40))
 
@@ -75,7 +71,7 @@ def test_splines_go_through_the_filters(num_knots):
 def test_constants_stay_constants():
     weights = spline_weights()
     ones = torch.ones(num_values(9), 1, dtype=torch.float64)
-    assert_close(spline_coefficients(ones, weights, 9), torch.ones(9, 1).double(), 1e-14)
+    assert_close(refine(ones, weights, 9), torch.ones(9, 1).double(), 1e-14)
 
 
 def test_the_grid_of_double_precision_is_not_a_cast_of_single_precision():

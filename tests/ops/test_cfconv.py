@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops import _cfconv_native, cfconv, cfconv_table
 from torchkiln.ops import _cfconv_reference as reference
+from torchkiln.ops import _kernels, cfconv, cfconv_table
 from torchkiln.ops._cfconv_native import Edges, Places
 from torchkiln.ops._native import load_native
 
@@ -197,7 +197,7 @@ GRADIENT_OF_TABLE = 4  # among those
 @needs_kernel
 @pytest.mark.parametrize("form", ["mixed", "directed"])
 def test_the_number_of_threads_changes_no_bit_but_of_gradients_of_tables(form, monkeypatch):
-    monkeypatch.setattr(_cfconv_native, "_MIN_NUMEL_PER_THREAD", 1)
+    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
     alone = every_result(1, form)
     for threads in (2, 5, 16):
         many, again = every_result(threads, form), every_result(threads, form)
@@ -223,7 +223,7 @@ def test_there_is_one_pool_of_threads():
 @pytest.mark.parametrize("form", ["pairs", "directed"])
 def test_without_a_compiler_plain_torch_gives_the_same(form, monkeypatch):
     native = every_result(1, form, torch.float64)
-    monkeypatch.setattr(_cfconv_native, "_function", lambda name, dtype: None)
+    monkeypatch.setattr(_kernels, "_function", lambda source, name, dtype: None)
     for one, other in zip(native, every_result(1, form, torch.float64), strict=True):
         torch.testing.assert_close(one, other)
 
@@ -332,8 +332,8 @@ def test_a_distance_that_is_nan_shows():
 )
 def test_edges_that_are_not_grouped_are_refused(edges, message, threads, native, monkeypatch):
     if not native:
-        monkeypatch.setattr(_cfconv_native, "_function", lambda name, dtype: None)
-    monkeypatch.setattr(_cfconv_native, "_MIN_NUMEL_PER_THREAD", 1)
+        monkeypatch.setattr(_kernels, "_function", lambda source, name, dtype: None)
+    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
     torch.set_num_threads(threads)
     edge_index, batch = torch.tensor(edges).T, torch.tensor([0, 0, 0, 1, 1])
     x, table = torch.randn(5, 3), torch.randn(NUM_KNOTS, 3, requires_grad=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops import _cfconv_native, _scatter
+from torchkiln.ops import _kernels, _scatter
 from torchkiln.ops._scatter import scatter_extreme, scatter_sum
 
 ROWS = 12
@@ -21,8 +21,7 @@ def sample(shape, dtype):
 def kernels(request, monkeypatch):
     """Both forms: C++, and plain torch where there is no compiler."""
     if request.param == "plain":
-        monkeypatch.setattr(_scatter, "_library", lambda: None)
-        monkeypatch.setattr(_scatter, "_function", lambda name, dtype: None)
+        monkeypatch.setattr(_kernels, "_function", lambda source, name, dtype: None)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -83,7 +82,7 @@ def test_extremes_are_those_of_scatter_reduce(shape, dtype, largest, base, kerne
 
 @pytest.mark.parametrize("width", [8, 37, 64])
 def test_the_number_of_threads_changes_no_bit(width, monkeypatch):
-    monkeypatch.setattr(_cfconv_native, "_MIN_NUMEL_PER_THREAD", 1)
+    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
     monkeypatch.setattr(_scatter, "_MIN_WIDTH_PER_THREAD", 1)
     x, weight = torch.randn(300, width), torch.randn(1000, 1)
     source, index = torch.randint(300, (1000,)), torch.randint(40, (1000,))
@@ -108,7 +107,7 @@ def test_slices_and_expanded_rows_are_read_where_they_are():
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("wrong", [-1, 5])
 def test_indices_out_of_range_are_refused(wrong, threads, monkeypatch):
-    monkeypatch.setattr(_cfconv_native, "_MIN_NUMEL_PER_THREAD", 1)
+    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
     torch.set_num_threads(threads)
     good, bad = torch.tensor([0, 4, 2]), torch.tensor([0, wrong, 2])
     x = torch.randn(5, 64)

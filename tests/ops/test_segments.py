@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops import _cfconv_native, segment_sum
+from torchkiln.ops import _kernels, segment_sum
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -23,7 +23,7 @@ def test_derivatives_to_second_order():
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
-    monkeypatch.setattr(_cfconv_native, "_MIN_NUMEL_PER_THREAD", 1)
+    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
     batch = torch.randint(0, 40, (1000,)).sort().values
     x = torch.randn(1000, 37)
     results = []
@@ -48,8 +48,8 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
 )
 def test_rows_out_of_order_are_refused(batch, message, threads, native, monkeypatch):
     if not native:
-        monkeypatch.setattr(_cfconv_native, "_function", lambda name, dtype: None)
-    monkeypatch.setattr(_cfconv_native, "_MIN_NUMEL_PER_THREAD", 1)
+        monkeypatch.setattr(_kernels, "_function", lambda source, name, dtype: None)
+    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
     torch.set_num_threads(threads)
     with pytest.raises(ArgumentError, match=message):
         segment_sum(torch.randn(4, 3), torch.tensor(batch), 3)

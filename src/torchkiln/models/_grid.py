@@ -10,12 +10,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
 from torchkiln.models._filters import FilterNetwork, GaussianSmearing, cosine_cutoff
-from torchkiln.models._spline import (
-    num_values,
-    spline_coefficients,
-    spline_weights,
-    value_steps,
-)
+from torchkiln.models._spline import num_values, spline_weights, value_steps
+from torchkiln.ops import refine
 
 # Knots for each distance between two Gaussians, which is the scale on which filters change. On
 # trained weights splines then err by 3e-7 of the filters, rounding in float32 by 5e-6.
@@ -128,6 +124,6 @@ class FilterGrid(nn.Module):
         filters = (torch.bmm(hidden, weights) + biases) * seen["envelope"]
         # Not indexing: its backward would add up full-sized gradients, one for each interaction.
         return tuple(
-            spline_coefficients(values, seen["weights"], self.num_knots).to(like.dtype)
+            refine(values, seen["weights"], self.num_knots).to(like.dtype)
             for values in filters.unbind(0)
         )

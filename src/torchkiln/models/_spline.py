@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from torchkiln.ops import refine
-
 # Fine knots for each coarse one: as `refine` makes them.
 STEP = 4
 # Values between coarse knots are those of the polynomial through so many of them.
@@ -34,7 +32,7 @@ def value_steps(num_knots: int, device: torch.device) -> Tensor:
 
 
 def spline_weights() -> Tensor:
-    """Return what `refine` needs to turn values into coefficients, [4, num_taps], float64."""
+    """Return how `torchkiln.ops.refine` turns values into coefficients: [4, num_taps], float64."""
     weights = torch.zeros(STEP, NUM_TAPS, dtype=torch.float64)
     for phase in range(STEP):
         for apart in range(-_REACH, _REACH + 1):
@@ -54,8 +52,3 @@ def _lagrange(place: float) -> list[float]:
         math.prod((place - other) / (point - other) for other in points if other != point)
         for point in points
     ]
-
-
-def spline_coefficients(values: Tensor, weights: Tensor, num_knots: int) -> Tensor:
-    """Return the coefficients of the spline through `values` at `value_steps`, one column each."""
-    return refine(values, weights, num_knots)

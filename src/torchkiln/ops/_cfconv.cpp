@@ -1,8 +1,8 @@
 /* Continuous-filter convolution over the edges of many small molecules.
 
    An edge (a, b) with a filter w sends w * x[a] to b (bit 1 of its `ways`) and w * x[b] to a (bit
-   2). Filters are rows of memory, or cubic splines whose coefficients are rows of a table: those are
-   formed in registers.
+   2). Filters are rows of memory, or cubic splines whose coefficients are rows of a table, formed
+   in registers.
 
    Edges come molecule by molecule, and so is work divided between threads: no two of them write to
    the same place. Sums at nodes have one order whatever the number of threads; gradients of tables
@@ -330,8 +330,7 @@ bool table_conv(const Graph &graph, const Table &table, const Real *x, const Rea
   });
 }
 
-/* Each thread fills a table of its own, the first one `out`; they are added in the order of threads.
- */
+/* Each thread fills a table of its own, the first one `out`; they are added in order. */
 template <class Real>
 bool table_gradient(const Graph &graph, const Table &table, const Real *x, const Real *g,
                     Real *out) {

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops._native import load_native
+from torchkiln.ops._kernels import num_threads
 
-# Kernels that are not in _cfconv.cpp.
-_SOURCES = {"segment_sum": "_segment_sum", "refine": "_refine", "coarsen": "_refine"}
-_SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
-# Below this many numbers per thread, waking another one costs more than it saves.
-_MIN_NUMEL_PER_THREAD = 32_768
 _MAX_SHOWN = 20
-_log = logging.getLogger("torchkiln")
 
 
 class _Graph(ctypes.Structure):
@@ -61,28 +52,6 @@ class Places(NamedTuple):
     num_knots: int
     spacing: float
     order: int
-
-
-@functools.cache
-def _function(name: str, dtype: torch.dtype) -> Any:
-    """Return a kernel; None where there is none for `dtype`, or no compiler."""
-    library = load_native(_SOURCES.get(name, "_cfconv")) if dtype in _SUFFIXES else None
-    if library is None:
-        _log.debug("%s runs in plain torch for %s: no native kernel", name, dtype)
-        return None
-    function = getattr(library, f"torchkiln_{name}_{_SUFFIXES[dtype]}")
-    function.restype = ctypes.c_bool
-    return function
-
-
-def find_kernel(name: str, x: Tensor) -> Any:
-    """Return the native kernel `name` for tensors like `x`; None where plain torch must do."""
-    return _function(name, x.dtype) if x.device.type == "cpu" else None
-
-
-def num_threads(numel: int) -> int:
-    """Return how many of torch's threads to use for work on `numel` numbers."""
-    return max(1, min(torch.get_num_threads(), numel // _MIN_NUMEL_PER_THREAD))
 
 
 def call_kernel(

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from torchkiln.ops import _cfconv_reference as reference
-from torchkiln.ops._cfconv_native import Edges, Places, call_kernel, check_edges, find_kernel
+from torchkiln.ops._cfconv_native import Edges, Places, call_kernel, check_edges
 from torchkiln.ops._define import define_operator
+from torchkiln.ops._kernels import find_kernel
 
 # The fourth derivative of a cubic is 0.
 _LAST_ORDER = 3
@@ -23,7 +24,7 @@ _LAST_ORDER = 3
 
 def _kernel(name: str, x: Tensor, edges: Edges) -> Any:
     """Return the native kernel; where there is none, check on the CPU what it would check."""
-    kernel = find_kernel(name, x)
+    kernel = find_kernel("_cfconv", name, x)
     if kernel is None and x.device.type == "cpu":
         check_edges(edges.edge_index, edges.batch)
     return kernel

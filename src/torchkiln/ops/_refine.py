@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops._cfconv_native import find_kernel, num_threads
 from torchkiln.ops._define import define_operator
+from torchkiln.ops._kernels import find_kernel, num_threads
 
 PHASES = 4
 
@@ -67,7 +67,7 @@ def _fill(kernel: Any, weights: Tensor, given: Tensor, out: Tensor, sizes: tuple
 
 @define_operator("refine")
 def _refine(x: Tensor, weights: Tensor, num_rows: int) -> Tensor:
-    kernel = find_kernel("refine", x)
+    kernel = find_kernel("_refine", "refine", x)
     if kernel is None:
         return _plain(x, weights, num_rows).contiguous()
     out = x.new_empty((num_rows, x.shape[1]))
@@ -78,7 +78,7 @@ def _refine(x: Tensor, weights: Tensor, num_rows: int) -> Tensor:
 @define_operator("coarsen")
 def _coarsen(grad: Tensor, weights: Tensor, num_coarse: int) -> Tensor:
     """Return the transpose of `refine`, applied to `grad`."""
-    kernel = find_kernel("coarsen", grad)
+    kernel = find_kernel("_refine", "coarsen", grad)
     if kernel is None:
         like = grad.new_zeros((num_coarse, grad.shape[1]))
         transpose = torch.func.vjp(lambda x: _plain(x, weights, len(grad)), like)[1]

@@ -8,8 +8,6 @@ where derivatives are recorded already; so they have none of their own. Outside 
 from __future__ import annotations
 
 import ctypes
-import functools
-import logging
 import math
 from typing import Any
 
@@ -17,14 +15,11 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops._cfconv_native import num_threads
 from torchkiln.ops._define import define_operator
-from torchkiln.ops._native import load_native
+from torchkiln.ops._kernels import find_kernel, num_threads
 
-_SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
 # Every thread reads the whole index, which takes about as long as adding so many numbers a row.
 _MIN_WIDTH_PER_THREAD = 4
-_log = logging.getLogger("torchkiln")
 
 
 class _Rows(ctypes.Structure):
@@ -37,27 +32,13 @@ class _Rows(ctypes.Structure):
     ]
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    library = load_native("_scatter")
-    if library is None:
-        _log.debug("programs aggregate with torch's own operators: no native kernel")
-    return library
-
-
-@functools.cache
-def _function(name: str, dtype: torch.dtype) -> Any:
-    library = _library() if dtype in _SUFFIXES else None
-    if library is None:
-        return None
-    function = getattr(library, f"torchkiln_{name}_{_SUFFIXES[dtype]}")
-    function.restype = ctypes.c_bool
-    return function
-
-
 def can_scatter(x: Tensor) -> bool:
     """Whether there are native kernels for tensors like `x`; building them may take seconds."""
-    return x.device.type == "cpu" and x.dtype in _SUFFIXES and _library() is not None
+    return _find("sum", x) is not None
+
+
+def _find(name: str, x: Tensor) -> Any:
+    return find_kernel("_scatter", f"scatter_{name}", x)
 
 
 @define_operator("scatter_sum")
@@ -83,7 +64,7 @@ def scatter_sum(
         ArgumentError: if an index is out of range; checked on the CPU.
     """
     out = _start(x, num_rows, base)
-    kernel = _function("scatter_sum", x.dtype) if x.device.type == "cpu" else None
+    kernel = _find("sum", x)
     if kernel is None:
         entries = x if source is None else x.index_select(0, source)
         return out.index_add_(0, index, entries if weight is None else entries * weight)
@@ -118,7 +99,7 @@ def scatter_extreme(
     """
     out = _start(x, num_rows, base)
     name = "max" if largest else "min"
-    kernel = _function(f"scatter_{name}", x.dtype) if x.device.type == "cpu" else None
+    kernel = _find(name, x)
     if kernel is None:
         places = index.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
         return out.scatter_reduce_(0, places, x, f"a{name}", include_self=include_base)

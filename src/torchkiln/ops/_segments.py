@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops._cfconv_native import find_kernel, num_threads
 from torchkiln.ops._define import define_operator
+from torchkiln.ops._kernels import find_kernel, num_threads
 
 
 def segment_sum(x: Tensor, batch: Tensor, num_segments: int) -> Tensor:
@@ -45,7 +45,7 @@ def segment_sum(x: Tensor, batch: Tensor, num_segments: int) -> Tensor:
 @define_operator("segment_sum")
 def _segment_sum(x: Tensor, batch: Tensor, num_segments: int) -> Tensor:
     out = x.new_empty((num_segments, *x.shape[1:]))
-    kernel = find_kernel("segment_sum", x)
+    kernel = find_kernel("_segment_sum", "segment_sum", x)
     if kernel is None:
         if x.device.type == "cpu":
             _check_order(batch, num_segments)

@@ -4,9 +4,9 @@
        y = hidden @ second' + second_bias + residual
        z = y @ third'
 
-   Residual and third layer may be missing. Rows are independent: they pass through all
-   layers by tiles that stay in the cache. Each thread has its own rows and sums gradients of weights
-   by itself; those sums are added in the order of threads. */
+   Residual and third layer may be missing. Rows are independent: they pass through all layers by
+   tiles that stay in the cache. Each thread has its own rows and sums gradients of weights by
+   itself; those sums are added in the order of threads. */
 #include "_products.h"
 #include "_scratch.h"
 #include "_softplus.h"
@@ -18,6 +18,8 @@
 namespace {
 
 constexpr int64_t kTileRows = 96;
+/* What rounding up to whole cache lines may add, for all pieces of memory together. */
+constexpr int64_t kSlack = 512;
 
 /* Filled in by Python (_softplus_mlp.py), field by field. */
 struct Layers {
@@ -54,29 +56,29 @@ float *padded_copy(const float *from, int64_t width) {
   return to;
 }
 
-/* Panels of the transpose of a layer's weights [outputs, inputs]. */
-Right transposed(const float *weights, int64_t outputs, int64_t inputs) {
-  return lay_panels(scratch_of<float>.take(panels_size(inputs, outputs)), weights, inputs, outputs, 1,
-                    inputs);
-}
-
+/* Panels of a layer's weights [outputs, inputs], and of their transpose. */
 Right panels(const float *weights, int64_t outputs, int64_t inputs) {
-  return lay_panels(scratch_of<float>.take(panels_size(outputs, inputs)), weights, outputs, inputs, inputs,
-                    1);
+  float *to = scratch_of<float>.take(panels_size(outputs, inputs));
+  return lay_panels(to, weights, outputs, inputs, inputs, 1);
+}
+Right transposed(const float *weights, int64_t outputs, int64_t inputs) {
+  float *to = scratch_of<float>.take(panels_size(inputs, outputs));
+  return lay_panels(to, weights, inputs, outputs, 1, inputs);
 }
 
 void forward(const Layers &net, int64_t part, int64_t parts) {
   const int64_t middle = net.middle, output = net.output, last = net.third_output;
-  scratch_of<float>.reserve(panels_size(net.input, middle) + panels_size(middle, output) +
+  Scratch<float> &scratch = scratch_of<float>;
+  scratch.reserve(panels_size(net.input, middle) + panels_size(middle, output) +
                   panels_size(output, last) + padded(middle) + padded(output) +
-                  kTileRows * (spaced(middle) + spaced(output)) + 256);
+                  kTileRows * (spaced(middle) + spaced(output)) + kSlack);
   const Right first = transposed(net.first, middle, net.input);
   const Right second = transposed(net.second, output, middle);
   const Right third = net.third ? transposed(net.third, last, output) : Right{};
   const Bias first_bias{padded_copy(net.first_bias, middle)};
   const Bias second_bias{padded_copy(net.second_bias, output)};
-  float *hidden = scratch_of<float>.take(kTileRows * spaced(middle));
-  float *y = scratch_of<float>.take(kTileRows * spaced(output));
+  float *hidden = scratch.take(kTileRows * spaced(middle));
+  float *y = scratch.take(kTileRows * spaced(output));
   for_tiles(net.rows, part, parts, [&](int64_t top, int64_t rows) {
     /* What the next products read is on its way while this one is computed. */
     multiply(rows, net.input, middle, {net.x + top * net.input, net.input, 1}, first, first_bias,
@@ -118,10 +120,11 @@ struct LayerSums {
     std::fill(bias, bias + padded(outputs), 0.0f);
   }
   static int64_t size(int64_t outputs, int64_t inputs) {
-    return outputs * padded(inputs) + padded(outputs) + 32;
+    return outputs * padded(inputs) + padded(outputs);
   }
 
-  /* Add those of a tile, summed from zero, as sums of sums round less: gradients of what the layer gave, and what it got, padded and spaced. */
+  /* Add those of a tile: gradients of what the layer gave, and what it got, padded and spaced.
+     They are summed from zero, as sums of sums round less. */
   void add(int64_t rows, const float *grads, int64_t next_row, const float *got) {
     multiply(outputs, rows, inputs, {grads, 1, next_row}, {got, spaced(inputs), kPanel},
              Bias{nullptr}, [&](auto sums, int64_t row, int64_t column) ALWAYS {
@@ -165,19 +168,20 @@ void add_up(const std::vector<Sums> &all, LayerSums Sums::*layer, float *weights
 Sums backward(const Layers &net, int64_t part, int64_t parts) {
   const int64_t input = net.input, middle = net.middle, output = net.output;
   const int64_t last = net.third_output;
-  scratch_of<float>.reserve(panels_size(middle, input) + panels_size(output, middle) +
+  Scratch<float> &scratch = scratch_of<float>;
+  scratch.reserve(panels_size(middle, input) + panels_size(output, middle) +
                   panels_size(last, output) + LayerSums::size(middle, input) +
                   LayerSums::size(output, middle) + LayerSums::size(last, output) +
-                  kTileRows * (spaced(input) + 2 * spaced(middle) + 2 * spaced(output)) + 512);
+                  kTileRows * (spaced(input) + 2 * spaced(middle) + 2 * spaced(output)) + kSlack);
   Sums sums{{middle, input}, {output, middle}, {last, output}};
   const Right first = panels(net.first, middle, input);
   const Right second = panels(net.second, output, middle);
   const Right third = net.third ? panels(net.third, last, output) : Right{};
-  float *x = scratch_of<float>.take(kTileRows * spaced(input));
-  float *hidden = scratch_of<float>.take(kTileRows * spaced(middle));
-  float *grad_hidden = scratch_of<float>.take(kTileRows * spaced(middle));
-  float *y = scratch_of<float>.take(kTileRows * spaced(output));
-  float *grad_y = scratch_of<float>.take(kTileRows * spaced(output));
+  float *x = scratch.take(kTileRows * spaced(input));
+  float *hidden = scratch.take(kTileRows * spaced(middle));
+  float *grad_hidden = scratch.take(kTileRows * spaced(middle));
+  float *y = scratch.take(kTileRows * spaced(output));
+  float *grad_y = scratch.take(kTileRows * spaced(output));
   for_tiles(net.rows, part, parts, [&](int64_t top, int64_t rows) {
     const auto given = [&](auto kind, int64_t row, int64_t column) ALWAYS {
       return net.grad_y ? load_within(kind, net.grad_y + (top + row) * output, column, output)
@@ -232,12 +236,12 @@ Sums backward(const Layers &net, int64_t part, int64_t parts) {
 
 } // namespace
 
-extern "C" void torchkiln_softplus_mlp(const Layers *net) {
+extern "C" void torchkiln_softplus_mlp_f32(const Layers *net) {
 #pragma omp parallel num_threads(int(net->threads)) if (net->threads > 1)
   forward(*net, omp_get_thread_num(), omp_get_num_threads());
 }
 
-extern "C" void torchkiln_softplus_mlp_backward(const Layers *net) {
+extern "C" void torchkiln_softplus_mlp_backward_f32(const Layers *net) {
   std::vector<Sums> all(size_t(net->threads));
 #pragma omp parallel num_threads(int(net->threads)) if (net->threads > 1)
   {

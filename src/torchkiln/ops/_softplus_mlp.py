@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -13,10 +11,12 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops._cfconv_native import num_threads
 from torchkiln.ops._define import define_operator
-from torchkiln.ops._native import load_native
+from torchkiln.ops._kernels import find_kernel, num_threads
 
+# Softplus is 0 at 0 when this is taken off. Rounded to float32, as in PyG: the same weights mean
+# the same function.
+_SHIFT = torch.tensor(2.0).log().item()
 _log = logging.getLogger("torchkiln")
 
 
@@ -33,6 +33,10 @@ class _Layers(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("grad_first_bias", "grad_second")),
         *((name, ctypes.c_void_p) for name in ("grad_second_bias", "grad_third")),
     ]
+
+
+# Of x, y, first weights and bias, second weights and bias, third weights.
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class Layer(NamedTuple):
@@ -90,7 +94,7 @@ def plain_softplus_mlp(
     third: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, what the hidden layer gives, and z, in plain torch."""
-    hidden = F.softplus(F.linear(x, first, first_bias)) - math.log(2)
+    hidden = F.softplus(F.linear(x, first, first_bias)) - _SHIFT
     y = F.linear(hidden, second, second_bias)
     y = y if residual is None else y + residual
     return y, hidden, x.new_empty(0) if third is None else F.linear(y, third)
@@ -118,16 +122,6 @@ def _check(
                 f"{name} must be {list(shape)} of {first.weight.dtype} to fit the other arguments, "
                 f"got {list(tensor.shape)} of {tensor.dtype}"
             )
-
-
-@functools.cache
-def _kernel(name: str) -> Any:
-    library = load_native("_softplus_mlp")
-    return None if library is None else getattr(library, f"torchkiln_{name}")
-
-
-def _find(name: str, x: Tensor) -> Any:
-    return _kernel(name) if x.device.type == "cpu" and x.dtype == torch.float32 else None
 
 
 def _call(
@@ -161,7 +155,7 @@ def _forward(
     third: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     given = (x, first, first_bias, second, second_bias, residual, third)
-    kernel = _find("softplus_mlp", x)
+    kernel = find_kernel("_softplus_mlp", "softplus_mlp", x)
     if kernel is None:
         return plain_softplus_mlp(*given)
     results = _new_results(*given)
@@ -195,32 +189,20 @@ def _backward(
     wants_layers: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of x, y (all of it), both layers and the third; empty: as given."""
-    kernel = _find("softplus_mlp_backward", x)
+    given = (x, first, second, third, y, hidden, grad_y, grad_z, wants_x, wants_layers)
+    kernel = find_kernel("_softplus_mlp", "softplus_mlp_backward", x)
     if kernel is None:
-        return _plain_backward(
-            x, first, second, third, y, hidden, grad_y, grad_z, wants_x, wants_layers
-        )
-    grads = _new_grads(x, first, second, third, y, hidden, grad_y, grad_z, wants_x, wants_layers)
+        return _plain_backward(*given)
+    grads = _new_grads(*given)
+    inputs = (x, first, None, second, None, None, third)
     results = (y, hidden, None, grad_y, grad_z)
-    _call(
-        kernel, x, first, second, third, x, first, None, second, None, None, third, *results, *grads
-    )
+    _call(kernel, x, first, second, third, *inputs, *results, *grads)
     return grads
 
 
 @torch.library.register_fake("torchkiln::softplus_mlp_backward")
-def _new_grads(
-    x: Tensor,
-    first: Tensor,
-    second: Tensor,
-    third: Tensor | None,
-    y: Tensor,
-    hidden: Tensor,
-    grad_y: Tensor | None,
-    grad_z: Tensor | None,
-    wants_x: bool,
-    wants_layers: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _new_grads(*given: Any) -> Gradients:
+    x, first, second, third, y, _, _, grad_z, wants_x, wants_layers = given
     follows = third is not None and grad_z is not None
     return (
         x.new_empty(x.shape if wants_x else 0),
@@ -229,29 +211,19 @@ def _new_grads(
         x.new_empty(first.shape[0] if wants_layers else 0),
         x.new_empty(second.shape if wants_layers else 0),
         x.new_empty(second.shape[0] if wants_layers else 0),
-        x.new_empty(third.shape if third is not None and follows and wants_layers else 0),
+        x.new_empty(third.shape if follows and wants_layers else 0),
     )
 
 
-def _plain_backward(
-    x: Tensor,
-    first: Tensor,
-    second: Tensor,
-    third: Tensor | None,
-    y: Tensor,
-    hidden: Tensor,
-    grad_y: Tensor | None,
-    grad_z: Tensor | None,
-    wants_x: bool,
-    wants_layers: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _plain_backward(*given: Any) -> Gradients:
+    x, first, second, third, y, hidden, grad_y, grad_z, wants_x, wants_layers = given
     grad = torch.zeros_like(y) if grad_y is None else grad_y
     none = x.new_empty(0)
     grad_residual, grad_third = none, none
     if third is not None and grad_z is not None:
         grad = grad_residual = grad + grad_z @ third
         grad_third = grad_z.T @ y if wants_layers else none
-    grad_hidden = (grad @ second) * -torch.expm1(-(hidden + math.log(2)))
+    grad_hidden = (grad @ second) * -torch.expm1(-(hidden + _SHIFT))
     return (
         grad_hidden @ first if wants_x else none,
         grad_residual,
