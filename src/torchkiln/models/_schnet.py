@@ -281,7 +281,7 @@ class SchNet(nn.Module):
 
     @torch.no_grad()
     def table_error(self, num_distances: int = 1024) -> float:
-        """Return how far interpolated filters are from exact ones, with the present weights.
+        """Return how far filters from tables are from exact ones, with the present weights.
 
         The largest difference at random distances below the cutoff, relative to the root mean
         square of the filters; the worst interaction counts. Rounding in float32 alone gives some

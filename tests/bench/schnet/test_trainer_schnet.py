@@ -70,7 +70,7 @@ def test_schnet_learns_and_its_errors_are_right(dataset, filter_form):
     expected = predict(job.regression, dataset, "validation")
     assert result.validation.predicted == pytest.approx(expected, rel=TOLERANCE)
     assert ("table_error" in result.model) == (filter_form == "table")
-    assert not any("interpolated" in text for text in monitor.texts)
+    assert not any("filters from tables" in text for text in monitor.texts)
 
 
 def test_exact_filters_and_tables_learn_the_same(dataset):
@@ -92,7 +92,7 @@ def test_the_average_is_baked_anew_for_each_validation(dataset):
 def test_a_table_that_is_too_coarse_is_said_once(dataset):
     monitor = Messages()
     result = train(schnet_job(dataset, filter="table", num_knots=6), monitor)
-    said = [text for text in monitor.texts if "interpolated filters are off by" in text]
+    said = [text for text in monitor.texts if "filters from tables are off by" in text]
     assert len(said) == 1
     assert "--model.filter exact" in said[0]
     assert result.model["table_error"] > 1e-4

@@ -67,6 +67,6 @@ class TableWatch:
             return None
         self._told = True
         return (
-            f"interpolated filters are off by {self.error:.1e} of their size; errors may be larger "
+            f"filters from tables are off by {self.error:.1e} of their size; errors may be larger "
             "than they need be: use --model.filter exact"
         )

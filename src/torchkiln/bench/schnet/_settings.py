@@ -84,9 +84,9 @@ class ModelSettings:
         readout: How atoms make up a molecule: add, mean, or auto (mean for targets per atom, else
             add).
         filter: How filters are computed: exact runs the filter network for every pair of atoms;
-            table runs it on a grid of distances and interpolates, which is several times as fast;
-            auto takes the table where a mini-batch has at least twice as many pairs of atoms as the
-            table has distances, and never in the eager loop.
+            table runs it on a grid of distances and lays splines through it, which is several times
+            as fast; auto takes the table where a mini-batch has at least four times as many pairs
+            of atoms as the grid has distances, and never in the eager loop.
     """
 
     num_features: int = 100
