@@ -23,7 +23,7 @@ _LANGUAGES = {
     ".c": ("CC", ("gcc", "cc"), ("-std=gnu11",)),
     ".cpp": ("CXX", ("g++", "c++"), ("-std=c++17", "-fopenmp", *_SELECTS)),
 }
-# Seven seconds of work, but perhaps on a machine where many wait for few cores.
+# Ten seconds of work, but perhaps on a machine where many wait for few cores.
 _PATIENCE_SECONDS = 600
 _log = logging.getLogger("torchkiln")
 
