@@ -351,6 +351,17 @@ def test_a_batch_vector_that_does_not_ascend_from_zero_is_refused(batch):
         cfconv(torch.randn(4, 3), torch.randn(1, 3), edge, batch)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_molecules_whose_nodes_come_in_another_order_are_refused(threads, monkeypatch):
+    """Edges ascend by molecule, but nodes do not: threads would zero each other's sums."""
+    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
+    torch.set_num_threads(threads)
+    edge_index, batch = torch.tensor([[2, 3, 0, 1], [3, 2, 1, 0]]), torch.tensor([5, 5, 2, 2])
+    with pytest.raises(ArgumentError, match="ascending from 0"):
+        cfconv(torch.randn(4, 8), torch.randn(4, 8), edge_index, batch)
+    torch.set_num_threads(2)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

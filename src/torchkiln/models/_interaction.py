@@ -6,7 +6,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from torchkiln.models._filters import FilterNetwork, ShiftedSoftplus
+from torchkiln.models._filters import FilterNetwork
 from torchkiln.ops import Layer, softplus_mlp
 
 
@@ -46,7 +46,6 @@ class Interaction(nn.Module):
         super().__init__()
         self.mlp = FilterNetwork(num_gaussians, num_filters)
         self.conv = Convolution(hidden_channels, num_filters, self.mlp)
-        self.act = ShiftedSoftplus()
         self.lin = nn.Linear(hidden_channels, hidden_channels)
         self.reset_parameters()
 

@@ -11,11 +11,7 @@ from torch import Tensor, nn
 
 from torchkiln.core import ArgumentError, OptionsError
 from torchkiln.models._elements import NUM_ELEMENTS, atomic_masses, element_rows
-from torchkiln.models._filters import (
-    GaussianSmearing,
-    ShiftedSoftplus,
-    cosine_cutoff,
-)
+from torchkiln.models._filters import GaussianSmearing, cosine_cutoff
 from torchkiln.models._grid import FilterGrid, knots_for
 from torchkiln.models._interaction import Interaction, as_layer, reset_linear
 from torchkiln.ops import cfconv, cfconv_table, segment_sum, softplus_mlp
@@ -108,7 +104,6 @@ class SchNet(nn.Module):
             for _ in range(num_interactions)
         )
         self.lin1 = nn.Linear(hidden_channels, hidden_channels // 2)
-        self.act = ShiftedSoftplus()
         self.lin2 = nn.Linear(hidden_channels // 2, 1)
         self.register_buffer("initial_atomref", atomref)
         self.atomref = None if atomref is None else nn.Embedding(NUM_ELEMENTS, 1)

@@ -57,15 +57,18 @@ struct Run {
 /* The edges [next, end) of some molecules, run by run, checked. */
 struct Reader {
   const Graph &graph;
-  int64_t next, end, limit = INT64_MAX;
+  int64_t next, end, limit = INT64_MAX, node_limit;
   int64_t molecule = -1, first_node = 0, last_node = -1; /* where we are */
   bool good = true;
 
-  Reader(const Graph &g, int64_t part, int64_t parts) : graph(g) {
+  Reader(const Graph &g, int64_t part, int64_t parts) : graph(g), node_limit(g.num_nodes) {
     next = g.cut(part, parts);
     end = part + 1 < parts ? g.cut(part + 1, parts) : g.num_edges;
     /* Molecules of the next part belong to another thread. */
-    if (end < g.num_edges && g.molecule(end) >= 0) limit = g.molecule(end);
+    if (end < g.num_edges && g.molecule(end) >= 0) {
+      limit = g.molecule(end);
+      node_limit = g.first_node(g.from[end]);
+    }
   }
 
   /* Read a run that sends something; false at the end, or where edges are out of order. */
@@ -88,13 +91,15 @@ struct Reader {
     return false;
   }
 
-  /* Go on to the molecule that `edge` starts in, which must be a later one. */
+  /* Go on to the molecule that `edge` starts in, which must be a later one, of later nodes. */
   bool enter(int64_t edge) {
     const int64_t here = graph.molecule(edge);
     if (here <= molecule || here >= limit) return false;
+    const int64_t first = graph.first_node(graph.from[edge]);
+    if (first <= last_node || first >= node_limit) return false;
     molecule = here;
+    first_node = first;
     last_node = graph.from[edge];
-    first_node = graph.first_node(last_node);
     while (last_node + 1 < graph.num_nodes && graph.batch[last_node + 1] == here) last_node++;
     return true;
   }
