@@ -61,7 +61,7 @@ def make_steps(num_features: int, num_knots: int, num_molecules: int):
 
     from torchkiln.ops import _cfconv_reference as reference
     from torchkiln.ops import cfconv, cfconv_table
-    from torchkiln.ops._cfconv_native import Edges, Places
+    from torchkiln.ops._cfconv_edges import Edges, Places
 
     torch.manual_seed(0)
     distances, pairs, batch = pairs_of_molecules(num_molecules)

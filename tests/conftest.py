@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import psutil
@@ -100,3 +102,43 @@ def _lasts(child: psutil.Process) -> bool:
         return any(word in " ".join(child.cmdline()) for word in _LASTING_PROCESSES)
     except psutil.NoSuchProcess:
         return True
+
+
+@pytest.fixture
+def small_work_is_shared():
+    """Native operators use all threads, however little there is to do."""
+    from torchkiln.ops._native import load_native
+
+    sources = ("_cfconv", "_refine", "_scatter", "_segment_sum", "_softplus_mlp")
+    name = "torchkiln_min_numel_per_thread"
+    libraries = [library for source in sources if (library := load_native(source)) is not None]
+    limits = [ctypes.c_int64.in_dll(library, name) for library in libraries]
+    usual = [limit.value for limit in limits]
+    for limit in limits:
+        limit.value = 1
+    yield
+    for limit, value in zip(limits, usual, strict=True):
+        limit.value = value
+
+
+@pytest.fixture
+def use_plain_torch():
+    """A function that takes native kernels away until the test ends."""
+    import torch
+
+    import torchkiln.ops  # noqa: F401 - defines them
+
+    library = torch.library.Library("torchkiln", "IMPL")
+
+    def use():
+        # torch warns of what is the purpose here.
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        for name in torch._C._dispatch_get_all_op_names():
+            if name.startswith("torchkiln::") and name.endswith("_plain"):
+                plain = getattr(torch.ops.torchkiln, name.removeprefix("torchkiln::")).default
+                kernel = name.removesuffix("_plain")
+                library.impl(kernel, plain, "CPU", allow_override=True)
+
+    with warnings.catch_warnings():
+        yield use
+    library._destroy()

@@ -7,8 +7,8 @@ import torch
 
 from torchkiln.core import ArgumentError
 from torchkiln.ops import _cfconv_reference as reference
-from torchkiln.ops import _kernels, cfconv, cfconv_table
-from torchkiln.ops._cfconv_native import Edges, Places
+from torchkiln.ops import cfconv, cfconv_table
+from torchkiln.ops._cfconv_edges import Edges, Places
 from torchkiln.ops._native import load_native
 
 NUM_KNOTS, SPACING = 40, 0.25
@@ -196,8 +196,7 @@ GRADIENT_OF_TABLE = 4  # among those
 
 @needs_kernel
 @pytest.mark.parametrize("form", ["mixed", "directed"])
-def test_the_number_of_threads_changes_no_bit_but_of_gradients_of_tables(form, monkeypatch):
-    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
+def test_the_number_of_threads_changes_no_bit_but_of_tables_gradients(form, small_work_is_shared):
     alone = every_result(1, form)
     for threads in (2, 5, 16):
         many, again = every_result(threads, form), every_result(threads, form)
@@ -221,9 +220,9 @@ def test_there_is_one_pool_of_threads():
 
 
 @pytest.mark.parametrize("form", ["pairs", "directed"])
-def test_without_a_compiler_plain_torch_gives_the_same(form, monkeypatch):
+def test_without_a_compiler_plain_torch_gives_the_same(form, use_plain_torch):
     native = every_result(1, form, torch.float64)
-    monkeypatch.setattr(_kernels, "_function", lambda source, name, dtype: None)
+    use_plain_torch()
     for one, other in zip(native, every_result(1, form, torch.float64), strict=True):
         torch.testing.assert_close(one, other)
 
@@ -330,10 +329,11 @@ def test_a_distance_that_is_nan_shows():
         ([[7, 7]], "edge 0 joins nodes 7 and 7"),
     ],
 )
-def test_edges_that_are_not_grouped_are_refused(edges, message, threads, native, monkeypatch):
+def test_edges_that_are_not_grouped_are_refused(
+    edges, message, threads, native, use_plain_torch, small_work_is_shared
+):
     if not native:
-        monkeypatch.setattr(_kernels, "_function", lambda source, name, dtype: None)
-    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
+        use_plain_torch()
     torch.set_num_threads(threads)
     edge_index, batch = torch.tensor(edges).T, torch.tensor([0, 0, 0, 1, 1])
     x, table = torch.randn(5, 3), torch.randn(NUM_KNOTS, 3, requires_grad=True)
@@ -352,9 +352,8 @@ def test_a_batch_vector_that_does_not_ascend_from_zero_is_refused(batch):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_molecules_whose_nodes_come_in_another_order_are_refused(threads, monkeypatch):
+def test_molecules_whose_nodes_come_in_another_order_are_refused(threads, small_work_is_shared):
     """Edges ascend by molecule, but nodes do not: threads would zero each other's sums."""
-    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
     torch.set_num_threads(threads)
     edge_index, batch = torch.tensor([[2, 3, 0, 1], [3, 2, 1, 0]]), torch.tensor([5, 5, 2, 2])
     with pytest.raises(ArgumentError, match="ascending from 0"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops import _kernels, refine
+from torchkiln.ops import refine
 
 TAPS = 5
 
@@ -37,8 +37,7 @@ def test_rows_and_gradients_are_those_of_the_sums(num_rows, width, dtype):
 
 
 @pytest.mark.parametrize("threads", [2, 7])
-def test_the_number_of_threads_changes_no_bit(threads, monkeypatch):
-    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
+def test_the_number_of_threads_changes_no_bit(threads, small_work_is_shared):
     x, weights = inputs(103, 40)
     found = []
     for number in (1, threads):
@@ -56,13 +55,13 @@ def test_derivatives_to_second_order():
     assert torch.autograd.gradgradcheck(lambda x: refine(x, weights, 6) ** 2, x)
 
 
-def test_without_a_compiler_plain_torch_gives_the_same(monkeypatch):
+def test_without_a_compiler_plain_torch_gives_the_same(use_plain_torch):
     x, weights = inputs(22, 9)
     found = []
     for _ in range(2):
         out = refine(x, weights, 22)
         found.append((out, *torch.autograd.grad(out.square().sum(), x)))
-        monkeypatch.setattr(_kernels, "_function", lambda source, name, dtype: None)
+        use_plain_torch()
     for native, plain in zip(*found, strict=True):
         torch.testing.assert_close(native, plain, atol=1e-4, rtol=1e-4)
 

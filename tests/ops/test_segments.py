@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops import _kernels, segment_sum
+from torchkiln.ops import segment_sum
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -22,8 +22,7 @@ def test_derivatives_to_second_order():
     assert torch.autograd.gradgradcheck(lambda x: segment_sum(x, batch, 4) ** 2, x)
 
 
-def test_the_number_of_threads_changes_no_bit(monkeypatch):
-    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
+def test_the_number_of_threads_changes_no_bit(small_work_is_shared):
     batch = torch.randint(0, 40, (1000,)).sort().values
     x = torch.randn(1000, 37)
     results = []
@@ -46,10 +45,11 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
         ([2, 2, 1, 1], r"ascending, but row 2"),
     ],
 )
-def test_rows_out_of_order_are_refused(batch, message, threads, native, monkeypatch):
+def test_rows_out_of_order_are_refused(
+    batch, message, threads, native, use_plain_torch, small_work_is_shared
+):
     if not native:
-        monkeypatch.setattr(_kernels, "_function", lambda source, name, dtype: None)
-    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
+        use_plain_torch()
     torch.set_num_threads(threads)
     with pytest.raises(ArgumentError, match=message):
         segment_sum(torch.randn(4, 3), torch.tensor(batch), 3)

@@ -7,16 +7,15 @@ import pytest
 import torch
 
 from torchkiln.core import ArgumentError
-from torchkiln.ops import Layer, _kernels, _softplus_mlp, softplus_mlp
-from torchkiln.ops._kernels import find_kernel
+from torchkiln.ops import Layer, _softplus_mlp, softplus_mlp
+from torchkiln.ops._native import load_native
 from torchkiln.ops._softplus_mlp import plain_softplus_mlp
 
 # Rows, inputs, hidden, outputs, outputs of the third layer.
 SIZES = [(2320, 128, 128, 128, 128), (275, 50, 128, 128, 1), (333, 100, 100, 100, 100)]
 SIZES += [(7, 3, 5, 2, 9), (100, 128, 64, 1, 1), (1, 1, 1, 1, 1), (97, 17, 33, 65, 31)]
 needs_kernel = pytest.mark.skipif(
-    find_kernel("_softplus_mlp", "softplus_mlp", torch.empty(0)) is None,
-    reason="needs a C++ compiler",
+    load_native("_softplus_mlp") is None, reason="needs a C++ compiler"
 )
 
 
@@ -75,8 +74,7 @@ def test_without_a_kernel_the_operator_gives_the_same(sizes):
 
 
 @needs_kernel
-def test_threads_share_rows_and_give_the_same_each_time(monkeypatch):
-    monkeypatch.setattr(_kernels, "_MIN_NUMEL_PER_THREAD", 1)
+def test_threads_share_rows_and_give_the_same_each_time(small_work_is_shared):
     arguments = tensors(SIZES[2])
     alone = None
     for threads in (1, 2, 7):

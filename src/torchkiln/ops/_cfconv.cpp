@@ -6,10 +6,11 @@
 
    Edges come molecule by molecule, and so is work divided between threads: no two of them write to
    the same place. Sums at nodes have one order whatever the number of threads; gradients of tables
-   have one for each number. Indices are checked as they are read, before they are used; functions
+   have one for each number. Indices are checked as they are read, before they are used; kernels
    return whether all were right. */
 #include "_packs.h"
 #include "_scratch.h"
+#include "_tensors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +24,6 @@ namespace {
 /* Edges of a run, and of those that are looked up together. */
 constexpr int kRun = 64, kStep = 8;
 
-/* Filled in by Python (_cfconv_native.py), field by field. */
 struct Graph {
   const int64_t *from, *to, *batch;
   const uint8_t *ways; /* null: every edge is one-way, from -> to */
@@ -164,7 +164,6 @@ bool share_sums(const Graph &graph, const Real *x, Real *out, Work make_work) {
   });
 }
 
-/* Filled in by Python, too. */
 struct Table {
   const void *distances, *scale; /* scale may be null: ones */
   int64_t num_knots;
@@ -389,30 +388,97 @@ bool edge_dots(const Graph &graph, const Table &table, const Real *x, const Real
   });
 }
 
+/* The graph of an operator's arguments, which it holds on to. */
+struct Edges {
+  Tensor index, batch;
+  MaybeTensor ways;
+  Graph graph;
+
+  Edges(const Tensor &x, const Tensor &given_index, const Tensor &given_batch,
+        const MaybeTensor &given_ways, bool reverse)
+      : index(dense(given_index)), batch(dense(given_batch)), ways(dense(given_ways)) {
+    const int64_t num_edges = index.size(1), width = x.size(1);
+    const int64_t *from = address<int64_t>(index);
+    graph = {from,         from + num_edges, address<int64_t>(batch), address<uint8_t>(ways),
+             num_edges,    x.size(0),        width,                   reverse,
+             num_threads(num_edges * width)};
+  }
+};
+
+/* Where edges look into a table, as an operator's arguments have it. */
+struct Lookups {
+  Tensor distances;
+  MaybeTensor scale;
+  Table table;
+
+  Lookups(const Tensor &given, const MaybeTensor &given_scale, int64_t num_knots, double spacing,
+          int64_t order)
+      : distances(dense(given)), scale(dense(given_scale)) {
+    table = {address<void>(distances), address<void>(scale), num_knots, spacing, order};
+  }
+};
+
+/* Return `out`, filled by kernel(pointers to the tensors' numbers..., to those of `out`). */
+template <class Call, class... Tensors>
+Tensor fill(const Edges &edges, const Tensor &out, Call kernel, const Tensors &...given) {
+  const bool good = with_type_of(out, [&](auto real) {
+    using Real = decltype(real);
+    return [&](const auto &...held) {
+      return kernel(address<const Real>(held)..., address<Real>(out));
+    }(dense(given)...);
+  });
+  if (!good) refuse("torchkiln::cfconv_check", edges.index, edges.batch);
+  return out;
+}
+
+Tensor operator_cfconv(Tensor x, Tensor filters, Tensor index, Tensor batch, MaybeTensor ways,
+                       bool reverse) {
+  const Edges edges(x, index, batch, ways, reverse);
+  return fill(edges, new_rows(x, x.size(0)),
+              [&](auto... all) { return cfconv(edges.graph, all...); }, x, filters);
+}
+
+Tensor operator_edge_products(Tensor x, Tensor grad, Tensor index, Tensor batch, MaybeTensor ways,
+                              bool reverse) {
+  const Edges edges(x, index, batch, ways, reverse);
+  return fill(edges, new_rows(x, index.size(1)),
+              [&](auto... all) { return edge_products(edges.graph, all...); }, x, grad);
+}
+
+Tensor operator_table(Tensor x, Tensor table, Tensor distances, MaybeTensor scale, Tensor index,
+                      Tensor batch, MaybeTensor ways, double spacing, int64_t order,
+                      bool reverse) {
+  const Edges edges(x, index, batch, ways, reverse);
+  const Lookups at(distances, scale, table.size(0), spacing, order);
+  return fill(edges, new_rows(x, x.size(0)),
+              [&](auto... all) { return table_conv(edges.graph, at.table, all...); }, x, table);
+}
+
+Tensor operator_table_gradient(Tensor x, Tensor grad, Tensor distances, MaybeTensor scale,
+                               int64_t num_knots, Tensor index, Tensor batch, MaybeTensor ways,
+                               double spacing, int64_t order, bool reverse) {
+  const Edges edges(x, index, batch, ways, reverse);
+  const Lookups at(distances, scale, num_knots, spacing, order);
+  return fill(edges, new_rows(x, num_knots),
+              [&](auto... all) { return table_gradient(edges.graph, at.table, all...); }, x, grad);
+}
+
+Tensor operator_edge_dots(Tensor x, Tensor grad, Tensor table, Tensor distances, MaybeTensor scale,
+                          Tensor index, Tensor batch, MaybeTensor ways, double spacing,
+                          int64_t order, bool reverse) {
+  const Edges edges(x, index, batch, ways, reverse);
+  const Lookups at(distances, scale, table.size(0), spacing, order);
+  return fill(edges, make_tensor(x, {distances.size(0)}),
+              [&](auto... all) { return edge_dots(edges.graph, at.table, all...); }, x, grad,
+              table);
+}
+
 } // namespace
 
-#define EXPORT(SUFFIX, Real)                                                                       \
-  extern "C" bool torchkiln_cfconv_##SUFFIX(const Graph *graph, const Real *x,                     \
-                                               const Real *filters, Real *out) {                   \
-    return cfconv(*graph, x, filters, out);                                                        \
-  }                                                                                                \
-  extern "C" bool torchkiln_edge_products_##SUFFIX(const Graph *graph, const Real *x,              \
-                                                      const Real *g, Real *out) {                  \
-    return edge_products(*graph, x, g, out);                                                       \
-  }                                                                                                \
-  extern "C" bool torchkiln_table_conv_##SUFFIX(const Graph *graph, const Table *table,            \
-                                                   const Real *x, const Real *rows, Real *out) {   \
-    return table_conv(*graph, *table, x, rows, out);                                               \
-  }                                                                                                \
-  extern "C" bool torchkiln_table_gradient_##SUFFIX(const Graph *graph, const Table *table,        \
-                                                       const Real *x, const Real *g, Real *out) {  \
-    return table_gradient(*graph, *table, x, g, out);                                              \
-  }                                                                                                \
-  extern "C" bool torchkiln_edge_dots_##SUFFIX(                                                    \
-      const Graph *graph, const Table *table, const Real *x, const Real *g, const Real *rows,      \
-      Real *out) {                                                                                 \
-    return edge_dots(*graph, *table, x, g, rows, out);                                             \
-  }
-
-EXPORT(f32, float)
-EXPORT(f64, double)
+STABLE_TORCH_LIBRARY_IMPL(torchkiln, CPU, library) {
+  Kernel<&operator_cfconv, float, double>::add_to(library, "cfconv");
+  Kernel<&operator_edge_products, float, double>::add_to(library, "cfconv_edge_products");
+  Kernel<&operator_table, float, double>::add_to(library, "cfconv_table");
+  Kernel<&operator_table_gradient, float, double>::add_to(library, "cfconv_table_gradient");
+  Kernel<&operator_edge_dots, float, double>::add_to(library, "cfconv_edge_dots");
+}

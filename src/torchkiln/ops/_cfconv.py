@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import ArgumentError
+from torchkiln.ops._cfconv_edges import check_edges
 from torchkiln.ops._cfconv_operators import convolve, convolve_table
 
 _MIN_KNOTS = 4
@@ -39,7 +40,11 @@ def cfconv(
             f"filters must be [{edge_index.shape[1]}, {x.shape[1]}] of {x.dtype}, one row for each "
             f"edge, got {list(filters.shape)} of {filters.dtype}"
         )
-    return convolve(x, filters, edge_index, batch, ways, False)
+    try:
+        return convolve(x, filters, edge_index, batch, ways, False)
+    except RuntimeError:
+        check_edges(edge_index, batch)
+        raise
 
 
 def cfconv_table(
@@ -90,7 +95,11 @@ def cfconv_table(
             f"{list(distances.shape)} of {distances.dtype}"
         )
     place = (float(spacing), 0)
-    return convolve_table(x, table, distances, None, edge_index, batch, ways, *place, False)
+    try:
+        return convolve_table(x, table, distances, None, edge_index, batch, ways, *place, False)
+    except RuntimeError:
+        check_edges(edge_index, batch)
+        raise
 
 
 def _check_forms(x: Tensor, edge_index: Tensor, batch: Tensor, ways: Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""The operators behind `cfconv`, each with a native kernel, a plain form and its derivatives.
+"""The operators behind `cfconv`, each with a plain form, a native kernel and its derivatives.
 
 Convolution is linear in features, filters and table, and a derivative by distance only changes the
 weights of knots. So the derivatives of these five sums are these five sums again, to any order:
@@ -14,48 +14,37 @@ import torch
 from torch import Tensor
 
 from torchkiln.ops import _cfconv_reference as reference
-from torchkiln.ops._cfconv_native import Edges, Places, call_kernel, check_edges
+from torchkiln.ops._cfconv_edges import Edges, Places, check_edges
 from torchkiln.ops._define import define_operator
-from torchkiln.ops._kernels import find_kernel
 
 # The fourth derivative of a cubic is 0.
 _LAST_ORDER = 3
 
 
-def _kernel(name: str, x: Tensor, edges: Edges) -> Any:
-    """Return the native kernel; where there is none, check on the CPU what it would check."""
-    kernel = find_kernel("_cfconv", name, x)
-    if kernel is None and x.device.type == "cpu":
-        check_edges(edges.edge_index, edges.batch)
-    return kernel
+def _edges(index: Tensor, batch: Tensor, ways: Tensor | None, reverse: bool) -> Edges:
+    """Return edges for plain torch, checked as kernels do on the CPU."""
+    if index.device.type == "cpu":
+        check_edges(index, batch)
+    return Edges(index, batch, ways, reverse)
 
 
-@define_operator("cfconv")
+@define_operator("cfconv", native="_cfconv")
 def convolve(
     x: Tensor, filters: Tensor, index: Tensor, batch: Tensor, ways: Tensor | None, reverse: bool
 ) -> Tensor:
     """Return the sum of messages at each node, [num_nodes, num_features]."""
-    edges = Edges(index, batch, ways, reverse)
-    kernel = _kernel("cfconv", x, edges)
-    if kernel is None:
-        return reference.convolve(x, filters, edges)
-    return call_kernel(kernel, x.new_empty(x.shape), (x, filters), edges)
+    return reference.convolve(x, filters, _edges(index, batch, ways, reverse))
 
 
-@define_operator("cfconv_edge_products")
+@define_operator("cfconv_edge_products", native="_cfconv")
 def edge_products(
     x: Tensor, grad: Tensor, index: Tensor, batch: Tensor, ways: Tensor | None, reverse: bool
 ) -> Tensor:
     """Return, for each edge, x where its message comes from times grad where it goes."""
-    edges = Edges(index, batch, ways, reverse)
-    kernel = _kernel("edge_products", x, edges)
-    if kernel is None:
-        return reference.edge_products(x, grad, edges)
-    out = x.new_empty((index.shape[1], x.shape[1]))
-    return call_kernel(kernel, out, (x, grad), edges)
+    return reference.edge_products(x, grad, _edges(index, batch, ways, reverse))
 
 
-@define_operator("cfconv_table")
+@define_operator("cfconv_table", native="_cfconv")
 def convolve_table(
     x: Tensor,
     table: Tensor,
@@ -69,15 +58,11 @@ def convolve_table(
     reverse: bool,
 ) -> Tensor:
     """Return the sum of messages at each node, with filters from a table."""
-    edges = Edges(index, batch, ways, reverse)
-    places = Places(distances, scale, len(table), spacing, order)
-    kernel = _kernel("table_conv", x, edges)
-    if kernel is None:
-        return reference.convolve(x, reference.interpolate(table, places), edges)
-    return call_kernel(kernel, x.new_empty(x.shape), (x, table), edges, places)
+    filters = reference.interpolate(table, Places(distances, scale, len(table), spacing, order))
+    return reference.convolve(x, filters, _edges(index, batch, ways, reverse))
 
 
-@define_operator("cfconv_table_gradient")
+@define_operator("cfconv_table_gradient", native="_cfconv")
 def table_gradient(
     x: Tensor,
     grad: Tensor,
@@ -92,16 +77,12 @@ def table_gradient(
     reverse: bool,
 ) -> Tensor:
     """Return edge products summed into the knots of each edge, [num_knots, num_features]."""
-    edges = Edges(index, batch, ways, reverse)
+    products = reference.edge_products(x, grad, _edges(index, batch, ways, reverse))
     places = Places(distances, scale, num_knots, spacing, order)
-    kernel = _kernel("table_gradient", x, edges)
-    if kernel is None:
-        return reference.table_gradient(reference.edge_products(x, grad, edges), places)
-    out = x.new_empty((num_knots, x.shape[1]))
-    return call_kernel(kernel, out, (x, grad), edges, places)
+    return reference.table_gradient(products, places)
 
 
-@define_operator("cfconv_edge_dots")
+@define_operator("cfconv_edge_dots", native="_cfconv")
 def edge_dots(
     x: Tensor,
     grad: Tensor,
@@ -116,13 +97,9 @@ def edge_dots(
     reverse: bool,
 ) -> Tensor:
     """Return the sum over features of edge products times filters, [num_edges]."""
-    edges = Edges(index, batch, ways, reverse)
-    places = Places(distances, scale, len(table), spacing, order)
-    kernel = _kernel("edge_dots", x, edges)
-    if kernel is None:
-        products = reference.edge_products(x, grad, edges)
-        return (products * reference.interpolate(table, places)).sum(1)
-    return call_kernel(kernel, x.new_empty(distances.shape), (x, grad, table), edges, places)
+    products = reference.edge_products(x, grad, _edges(index, batch, ways, reverse))
+    filters = reference.interpolate(table, Places(distances, scale, len(table), spacing, order))
+    return (products * filters).sum(1)
 
 
 @torch.library.register_fake("torchkiln::cfconv")

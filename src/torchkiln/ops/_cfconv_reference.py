@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchkiln.ops._cfconv_native import Edges, Places
+from torchkiln.ops._cfconv_edges import Edges, Places
 
 # Distances are rounded: one that was computed to be the last knot counts as that.
 _ROUNDING = 1e-6

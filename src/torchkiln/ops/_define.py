@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torchkiln.ops._native import load_native
 
-def define_operator(name: str) -> Callable[[Callable[..., Any]], Any]:
+
+def define_operator(name: str, native: str | None = None) -> Callable[[Callable[..., Any]], Any]:
     """Register a function for all devices as the operator `torchkiln::name` and return that.
 
     As `torch.library.custom_op`, but a call costs half as much: nothing checks that the function
     returns new memory and leaves its inputs alone, so it must.
+
+    Args:
+        name: Of the operator.
+        native: A C++ file, without its ending, that registers a kernel for the CPU. It is built and
+            loaded when a tensor of the CPU comes by; from then on torch calls the kernel, without
+            Python. What the kernel has no types for comes back to the function. Which device, and
+            which type, is decided by the first argument, a tensor.
     """
 
     def register(function: Callable[..., Any]) -> Any:
-        qualified = f"torchkiln::{name}"
         schema = torch.library.infer_schema(function, mutates_args=())
-        torch.library.define(qualified, schema, tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.impl(qualified, "default", function)
-        return getattr(torch.ops.torchkiln, name).default
+        if native is None:
+            return _register(name, schema, function)
+        _register(f"{name}_plain", schema, function)
+
+        @functools.wraps(function)
+        def enter(*arguments: Any) -> Any:
+            # Once there is a kernel for the CPU, its tensors do not come here.
+            if arguments[0].device.type == "cpu" and load_native(native) is not None:
+                return operator(*arguments)
+            return function(*arguments)
+
+        operator = _register(name, schema, enter)
+        return operator
 
     return register
+
+
+def _register(name: str, schema: str, function: Callable[..., Any]) -> Any:
+    qualified = f"torchkiln::{name}"
+    torch.library.define(qualified, schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.impl(qualified, "default", function)
+    return getattr(torch.ops.torchkiln, name).default

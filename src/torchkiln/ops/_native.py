@@ -1,4 +1,8 @@
-"""Small C and C++ files of this package, compiled on first use and kept for the user."""
+"""Small C and C++ files of this package, compiled on first use and kept for the user.
+
+C files hold functions for ctypes. C++ files hold kernels of torch's operators, which register
+themselves when they are loaded (`_tensors.h`).
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,20 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import torch
+
 from torchkiln.core import atomic_path, cpu_features, file_lock, warn_user
 
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 # Choices between two numbers may be computed as such; NaN and infinity keep their meaning.
 _SELECTS = ("-fno-math-errno", "-fno-trapping-math")
-# OpenMP: the library is found by its name, libgomp.so.1, which torch has loaded already. So torch's
-# threads are used, and there is one pool in the process.
-_LANGUAGES = {
-    ".c": ("CC", ("gcc", "cc"), ("-std=gnu11",)),
-    ".cpp": ("CXX", ("g++", "c++"), ("-std=c++17", "-fopenmp", *_SELECTS)),
+_TORCH = Path(torch.__file__).parent
+# Libraries are found by their names, libgomp.so.1 and libtorch_cpu.so, which are loaded already. So
+# torch's threads are used, and there is one pool in the process.
+_LIBRARIES = (f"-I{_TORCH / 'include'}", f"-L{_TORCH / 'lib'}", "-ltorch_cpu", "-lc10", "-fopenmp")
+_LANGUAGES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    ".c": ("CC", ("gcc", "cc"), ("-std=gnu11", "-lm")),
+    ".cpp": ("CXX", ("g++", "c++"), ("-std=c++17", *_SELECTS, *_LIBRARIES)),
 }
 # Ten seconds of work, but perhaps on a machine where many wait for few cores.
 _PATIENCE_SECONDS = 600
@@ -53,10 +61,11 @@ def load_native(name: str) -> ctypes.CDLL | None:
             if not compiler:
                 _log.debug("native helper %s is not available: no compiler (%s)", name, names)
                 return None
-            _build([*compiler, *_FLAGS, *flags], source, library)
+            _build([*compiler, str(source), *_FLAGS, *flags], library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError) as error:
-        _log.debug("native helper %s is not available: %s", name, error)
+        told = getattr(error, "stderr", None) or b""
+        _log.debug("native helper %s is not available: %s\n%s", name, error, told.decode())
         if not library.exists() and not os.access(library.parent, os.W_OK):
             warn_user(
                 f"native kernels cannot be kept in {library.parent}, and without them everything "
@@ -71,13 +80,13 @@ def _digest(source: Path, flags: tuple[str, ...]) -> str:
     digest = hashlib.sha256(source.read_bytes())
     for header in sorted(source.parent.glob("*.h")):
         digest.update(header.read_bytes())
-    digest.update(f"{_FLAGS} {flags} {cpu_features()}".encode())
+    digest.update(f"{_FLAGS} {flags} {cpu_features()} {torch.__version__}".encode())
     return digest.hexdigest()[:16]
 
 
-def _build(command: list[str], source: Path, library: Path) -> None:
+def _build(command: list[str], library: Path) -> None:
     with file_lock(library.with_suffix(".lock")):
         if not library.exists():
             with atomic_path(library) as temporary:
-                command = [*command, str(source), "-o", str(temporary), "-lm"]
+                command = [*command, "-o", str(temporary)]
                 subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_SECONDS)

@@ -4,6 +4,7 @@
 
    and its transpose. Each thread has rows of the result of its own. */
 #include "_packs.h"
+#include "_tensors.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +14,6 @@ namespace {
 
 constexpr int kPhases = 4;
 
-/* Filled in by Python (_refine.py), field by field. */
 struct Grids {
   int64_t num_coarse, num_fine, width, num_taps, threads;
   const void *weights; /* [kPhases, num_taps] */
@@ -66,19 +66,36 @@ void share_rows(const Grids &grids, int64_t rows, Work work) {
   }
 }
 
+/* Return `out`, made of `given` by one of the functions above. */
+template <class Make>
+Tensor make_rows(const Tensor &given, const Tensor &given_weights, Tensor out, bool finer,
+                 Make make) {
+  const Tensor from = dense(given), weights = dense(given_weights);
+  const int64_t width = out.size(1), taps = weights.size(1);
+  const Tensor &coarse = finer ? from : out, &fine = finer ? out : from;
+  const Grids grids{coarse.size(0), fine.size(0), width, taps,
+                    num_threads(fine.size(0) * width * taps), address<void>(weights)};
+  with_type_of(out, [&](auto real) {
+    using Real = decltype(real);
+    share_rows(grids, finer ? grids.num_steps() : grids.num_coarse, [&](int64_t begin, int64_t end) {
+      make(grids, address<const Real>(from), address<Real>(out), begin, end);
+    });
+  });
+  return out;
+}
+
+Tensor operator_refine(Tensor x, Tensor weights, int64_t num_rows) {
+  return make_rows(x, weights, new_rows(x, num_rows), true, [](auto... all) { refine(all...); });
+}
+
+Tensor operator_coarsen(Tensor grad, Tensor weights, int64_t num_coarse) {
+  return make_rows(grad, weights, new_rows(grad, num_coarse), false,
+                   [](auto... all) { coarsen(all...); });
+}
+
 } // namespace
 
-#define EXPORT(SUFFIX, Real)                                                                       \
-  extern "C" void torchkiln_refine_##SUFFIX(const Grids *grids, const Real *coarse, Real *fine) {  \
-    share_rows(*grids, grids->num_steps(), [&](int64_t begin, int64_t end) {                       \
-      refine(*grids, coarse, fine, begin, end);                                                    \
-    });                                                                                            \
-  }                                                                                                \
-  extern "C" void torchkiln_coarsen_##SUFFIX(const Grids *grids, const Real *fine, Real *coarse) { \
-    share_rows(*grids, grids->num_coarse, [&](int64_t begin, int64_t end) {                        \
-      coarsen(*grids, fine, coarse, begin, end);                                                   \
-    });                                                                                            \
-  }
-
-EXPORT(f32, float)
-EXPORT(f64, double)
+STABLE_TORCH_LIBRARY_IMPL(torchkiln, CPU, library) {
+  Kernel<&operator_refine, float, double>::add_to(library, "refine");
+  Kernel<&operator_coarsen, float, double>::add_to(library, "coarsen");
+}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, cast
 
 import torch
@@ -10,19 +9,8 @@ from torch import Tensor
 
 from torchkiln.core import ArgumentError
 from torchkiln.ops._define import define_operator
-from torchkiln.ops._kernels import find_kernel, num_threads
 
 PHASES = 4
-
-
-class _Grids(ctypes.Structure):
-    """`struct Grids` of _refine.cpp."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("num_coarse", "num_fine", "width")),
-        *((name, ctypes.c_int64) for name in ("num_taps", "threads")),
-        ("weights", ctypes.c_void_p),
-    ]
 
 
 def refine(x: Tensor, weights: Tensor, num_rows: int) -> Tensor:
@@ -57,35 +45,17 @@ def _plain(x: Tensor, weights: Tensor, num_rows: int) -> Tensor:
     return torch.einsum("qft,st->qsf", windows, weights).flatten(0, 1)[:num_rows]
 
 
-def _fill(kernel: Any, weights: Tensor, given: Tensor, out: Tensor, sizes: tuple[int, int]) -> None:
-    given, weights = given.contiguous(), weights.contiguous()
-    width = given.shape[1]
-    threads = num_threads(max(sizes) * width * weights.shape[1])
-    grids = _Grids(*sizes, width, weights.shape[1], threads, weights.data_ptr())
-    kernel(ctypes.byref(grids), *(ctypes.c_void_p(t.data_ptr()) for t in (given, out)))
-
-
-@define_operator("refine")
+@define_operator("refine", native="_refine")
 def _refine(x: Tensor, weights: Tensor, num_rows: int) -> Tensor:
-    kernel = find_kernel("_refine", "refine", x)
-    if kernel is None:
-        return _plain(x, weights, num_rows).contiguous()
-    out = x.new_empty((num_rows, x.shape[1]))
-    _fill(kernel, weights, x, out, (len(x), num_rows))
-    return out
+    return _plain(x, weights, num_rows).contiguous()
 
 
-@define_operator("coarsen")
+@define_operator("coarsen", native="_refine")
 def _coarsen(grad: Tensor, weights: Tensor, num_coarse: int) -> Tensor:
     """Return the transpose of `refine`, applied to `grad`."""
-    kernel = find_kernel("_refine", "coarsen", grad)
-    if kernel is None:
-        like = grad.new_zeros((num_coarse, grad.shape[1]))
-        transpose = torch.func.vjp(lambda x: _plain(x, weights, len(grad)), like)[1]
-        return cast(Tensor, transpose(grad)[0]).contiguous()
-    out = grad.new_empty((num_coarse, grad.shape[1]))
-    _fill(kernel, weights, grad, out, (num_coarse, len(grad)))
-    return out
+    like = grad.new_zeros((num_coarse, grad.shape[1]))
+    transpose = torch.func.vjp(lambda x: _plain(x, weights, len(grad)), like)[1]
+    return cast(Tensor, transpose(grad)[0]).contiguous()
 
 
 @torch.library.register_fake("torchkiln::refine")

@@ -1,12 +1,12 @@
 /* Sums and extremes of rows that go to any place, without atomics: a thread owns a range of places
    and reads the whole list of them, so each place gets its rows in the order of the list. */
 #include "_packs.h"
+#include "_tensors.h"
 
 #include <omp.h>
 
 namespace {
 
-/* What the caller fills in; see _scatter.py. */
 struct Rows {
   const int64_t *target;
   /* Which row of the table an entry takes; null: its own. */
@@ -112,21 +112,81 @@ bool scatter_extreme(const Rows &rows, const Real *x, uint8_t *seen, Real *out) 
   return good;
 }
 
+/* Every thread reads the whole index, which takes about as long as adding so many numbers a row. */
+constexpr int64_t kMinWidthPerThread = 4;
+
+/* Rows at any distance, each in one piece: slices of wider tensors (gradients of a concatenation)
+   are read where they are. */
+Tensor with_dense_rows(const Tensor &x) {
+  int64_t step = 1;
+  for (int64_t k = x.dim(); k-- > 1; step *= x.size(k))
+    if (x.size(k) != 1 && x.stride(k) != step) return torch::stable::contiguous(x);
+  return x.size(0) ? x : torch::stable::contiguous(x);
+}
+
+/* What results begin with; must be filled if there is no base. */
+Tensor start(const Tensor &x, int64_t num_rows, const MaybeTensor &base) {
+  Tensor out = new_rows(x, num_rows);
+  if (base) torch::stable::copy_(out, *base);
+  return out;
+}
+
+Rows describe(const Tensor &x, const Tensor &index, const MaybeTensor &source, int64_t num_rows,
+              bool has_base) {
+  const int64_t width = row_numel(x), num_entries = index.size(0);
+  const int64_t threads =
+      std::min(num_threads(num_entries * width), std::max<int64_t>(1, width / kMinWidthPerThread));
+  return {address<int64_t>(index), address<int64_t>(source), num_entries, num_rows, x.size(0),
+          width,                   x.stride(0),              has_base,    threads};
+}
+
+/* Say which entry leaves the rows. */
+void complain(const Rows &rows) {
+  const auto look = [&](const int64_t *numbers, int64_t limit, const std::string &what) {
+    for (int64_t entry = 0; numbers && entry < rows.num_entries; entry++)
+      if (numbers[entry] < 0 || numbers[entry] >= limit)
+        throw std::runtime_error(
+            "entry " + std::to_string(entry) + " of an aggregation " + what + " row " +
+            std::to_string(numbers[entry]) + ", but there are " + std::to_string(limit) +
+            " rows; indices (edge_index, batch) must count rows of the batch from 0");
+  };
+  look(rows.target, rows.num_targets, "goes to");
+  look(rows.source, rows.num_sources, "comes from");
+}
+
+Tensor operator_sum(Tensor given, Tensor index, int64_t num_rows, MaybeTensor source,
+                    MaybeTensor weight, MaybeTensor base) {
+  const Tensor x = with_dense_rows(given), out = start(given, num_rows, base);
+  index = dense(index), source = dense(source), weight = dense(weight);
+  const Rows rows = describe(x, index, source, num_rows, base.has_value());
+  const int64_t groups = weight ? row_numel(*weight) : 0;
+  const bool good = with_type_of(x, [&](auto real) {
+    using Real = decltype(real);
+    return scatter_sum(rows, address<const Real>(x), address<const Real>(weight), groups,
+                       address<Real>(out));
+  });
+  if (!good) complain(rows);
+  return out;
+}
+
+Tensor operator_extreme(Tensor given, Tensor index, int64_t num_rows, bool largest,
+                        MaybeTensor base, bool include_base) {
+  const Tensor x = with_dense_rows(given), out = start(given, num_rows, base);
+  index = dense(index);
+  const Rows rows = describe(x, index, std::nullopt, num_rows, base.has_value());
+  std::vector<uint8_t> seen(size_t(num_rows), include_base);
+  const bool good = with_type_of(x, [&](auto real) {
+    using Real = decltype(real);
+    const auto kernel = largest ? scatter_extreme<Real, true> : scatter_extreme<Real, false>;
+    return kernel(rows, address<const Real>(x), seen.data(), address<Real>(out));
+  });
+  if (!good) complain(rows);
+  return out;
+}
+
 } // namespace
 
-#define KERNELS(suffix, Real)                                                                      \
-  extern "C" bool torchkiln_scatter_sum_##suffix(const Rows *rows, const Real *x,                  \
-                                                 const Real *weight, int64_t groups, Real *out) {  \
-    return scatter_sum(*rows, x, weight, groups, out);                                             \
-  }                                                                                                \
-  extern "C" bool torchkiln_scatter_max_##suffix(const Rows *rows, const Real *x, uint8_t *seen,   \
-                                                 Real *out) {                                      \
-    return scatter_extreme<Real, true>(*rows, x, seen, out);                                       \
-  }                                                                                                \
-  extern "C" bool torchkiln_scatter_min_##suffix(const Rows *rows, const Real *x, uint8_t *seen,   \
-                                                 Real *out) {                                      \
-    return scatter_extreme<Real, false>(*rows, x, seen, out);                                      \
-  }
-
-KERNELS(f32, float)
-KERNELS(f64, double)
+STABLE_TORCH_LIBRARY_IMPL(torchkiln, CPU, library) {
+  Kernel<&operator_sum, float, double>::add_to(library, "scatter_sum");
+  Kernel<&operator_extreme, float, double>::add_to(library, "scatter_extreme");
+}

@@ -1,5 +1,6 @@
 /* Sums over consecutive rows. */
 #include "_packs.h"
+#include "_tensors.h"
 
 #include <omp.h>
 
@@ -40,16 +41,19 @@ bool segment_sum(const Real *x, const int64_t *segment, int64_t num_rows, int64_
   return good;
 }
 
-} // namespace
-
-extern "C" bool torchkiln_segment_sum_f32(const float *x, const int64_t *segment, int64_t num_rows,
-                                          int64_t num_segments, int64_t width, int64_t threads,
-                                          float *out) {
-  return segment_sum(x, segment, num_rows, num_segments, width, threads, out);
+Tensor operator_segment_sum(Tensor given, Tensor given_batch, int64_t num_segments) {
+  const Tensor x = dense(given), batch = dense(given_batch), out = new_rows(x, num_segments);
+  const bool good = with_type_of(x, [&](auto real) {
+    using Real = decltype(real);
+    return segment_sum(address<const Real>(x), address<const int64_t>(batch), x.size(0),
+                       num_segments, row_numel(x), num_threads(x.numel()), address<Real>(out));
+  });
+  if (!good) refuse("torchkiln::segment_sum_check", batch, num_segments);
+  return out;
 }
 
-extern "C" bool torchkiln_segment_sum_f64(const double *x, const int64_t *segment, int64_t num_rows,
-                                          int64_t num_segments, int64_t width, int64_t threads,
-                                          double *out) {
-  return segment_sum(x, segment, num_rows, num_segments, width, threads, out);
+} // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(torchkiln, CPU, library) {
+  Kernel<&operator_segment_sum, float, double>::add_to(library, "segment_sum");
 }

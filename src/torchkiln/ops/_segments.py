@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
 from typing import Any
 
 import torch
@@ -11,7 +9,6 @@ from torch import Tensor
 
 from torchkiln.core import ArgumentError
 from torchkiln.ops._define import define_operator
-from torchkiln.ops._kernels import find_kernel, num_threads
 
 
 def segment_sum(x: Tensor, batch: Tensor, num_segments: int) -> Tensor:
@@ -39,24 +36,18 @@ def segment_sum(x: Tensor, batch: Tensor, num_segments: int) -> Tensor:
             f"batch must be int64 and num_segments not negative, got {batch.dtype} and "
             f"{num_segments}"
         )
-    return _segment_sum(x, batch, num_segments)
-
-
-@define_operator("segment_sum")
-def _segment_sum(x: Tensor, batch: Tensor, num_segments: int) -> Tensor:
-    out = x.new_empty((num_segments, *x.shape[1:]))
-    kernel = find_kernel("_segment_sum", "segment_sum", x)
-    if kernel is None:
-        if x.device.type == "cpu":
-            _check_order(batch, num_segments)
-        return out.zero_().index_add_(0, batch, x)
-    x, batch = x.contiguous(), batch.contiguous()
-    width = math.prod(x.shape[1:])
-    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, batch, out)]
-    sizes = [ctypes.c_int64(n) for n in (len(x), num_segments, width, num_threads(x.numel()))]
-    if not kernel(*pointers[:2], *sizes, pointers[2]):
+    try:
+        return _segment_sum(x, batch, num_segments)
+    except RuntimeError:
         _check_order(batch, num_segments)
-    return out
+        raise
+
+
+@define_operator("segment_sum", native="_segment_sum")
+def _segment_sum(x: Tensor, batch: Tensor, num_segments: int) -> Tensor:
+    if x.device.type == "cpu":
+        _check_order(batch, num_segments)
+    return x.new_zeros((num_segments, *x.shape[1:])).index_add_(0, batch, x)
 
 
 @torch.library.register_fake("torchkiln::segment_sum")
@@ -76,6 +67,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
 torch.library.register_autograd("torchkiln::segment_sum", _backward, setup_context=_remember)
 
 
+@define_operator("segment_sum_check")
 def _check_order(batch: Tensor, num_segments: int) -> None:
     wrong = (batch < 0) | (batch >= num_segments)
     wrong[1:] |= batch[1:] < batch[:-1]

@@ -10,6 +10,7 @@
 #include "_products.h"
 #include "_scratch.h"
 #include "_softplus.h"
+#include "_tensors.h"
 
 #include <cstdint>
 #include <omp.h>
@@ -21,7 +22,6 @@ constexpr int64_t kTileRows = 96;
 /* What rounding up to whole cache lines may add, for all pieces of memory together. */
 constexpr int64_t kSlack = 512;
 
-/* Filled in by Python (_softplus_mlp.py), field by field. */
 struct Layers {
   int64_t rows, input, middle, output, third_output, threads;
   const float *x, *first, *first_bias, *second, *second_bias;
@@ -234,22 +234,78 @@ Sums backward(const Layers &net, int64_t part, int64_t parts) {
   return sums;
 }
 
-} // namespace
-
-extern "C" void torchkiln_softplus_mlp_f32(const Layers *net) {
-#pragma omp parallel num_threads(int(net->threads)) if (net->threads > 1)
-  forward(*net, omp_get_thread_num(), omp_get_num_threads());
+/* What an operator's arguments are to kernels; they must be dense, and live as long. */
+Layers describe(const Tensor &x, const Tensor &first, const Tensor &second,
+                const MaybeTensor &third) {
+  Layers net{};
+  net.rows = x.size(0), net.input = x.size(1), net.middle = first.size(0);
+  net.output = second.size(0), net.third_output = third ? third->size(0) : 0;
+  net.threads = num_threads(net.rows * net.middle);
+  net.x = address<float>(x), net.first = address<float>(first);
+  net.second = address<float>(second), net.third = address<float>(third);
+  return net;
 }
 
-extern "C" void torchkiln_softplus_mlp_backward_f32(const Layers *net) {
-  std::vector<Sums> all(size_t(net->threads));
-#pragma omp parallel num_threads(int(net->threads)) if (net->threads > 1)
+std::tuple<Tensor, Tensor, Tensor> operator_forward(Tensor given_x, Tensor given_first,
+                                                    Tensor first_bias, Tensor given_second,
+                                                    Tensor second_bias, MaybeTensor residual,
+                                                    MaybeTensor given_third) {
+  const Tensor x = dense(given_x), first = dense(given_first), second = dense(given_second);
+  const MaybeTensor third = dense(given_third);
+  first_bias = dense(first_bias), second_bias = dense(second_bias), residual = dense(residual);
+  Layers net = describe(x, first, second, third);
+  const Tensor y = make_tensor(x, {net.rows, net.output});
+  const Tensor hidden = make_tensor(x, {net.rows, net.middle});
+  const Tensor z = third ? make_tensor(x, {net.rows, net.third_output}) : make_tensor(x, {0});
+  net.first_bias = address<float>(first_bias), net.second_bias = address<float>(second_bias);
+  net.residual = address<float>(residual);
+  net.y = address<float>(y), net.hidden = address<float>(hidden), net.z = address<float>(z);
+#pragma omp parallel num_threads(int(net.threads)) if (net.threads > 1)
+  forward(net, omp_get_thread_num(), omp_get_num_threads());
+  return {y, hidden, z};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> operator_backward(
+    Tensor given_x, Tensor given_first, Tensor given_second, MaybeTensor given_third, Tensor y,
+    Tensor hidden, MaybeTensor grad_y, MaybeTensor grad_z, bool wants_x, bool wants_layers) {
+  const Tensor x = dense(given_x), first = dense(given_first), second = dense(given_second);
+  const MaybeTensor third = dense(given_third);
+  y = dense(y), hidden = dense(hidden), grad_y = dense(grad_y), grad_z = dense(grad_z);
+  Layers net = describe(x, first, second, third);
+  net.y = address<float>(y), net.hidden = address<float>(hidden);
+  net.grad_y = address<float>(grad_y), net.grad_z = address<float>(grad_z);
+  const bool follows = third && grad_z;
+  /* What nobody wants is empty, and its address null. */
+  const auto wanted = [&](bool wants, float *&at, const std::vector<int64_t> &sizes) {
+    const Tensor grad = make_tensor(x, wants ? sizes : std::vector<int64_t>{0});
+    at = wants ? address<float>(grad) : nullptr;
+    return grad;
+  };
+  const auto grad_x = wanted(wants_x, net.grad_x, {net.rows, net.input});
+  const auto grad_residual = wanted(follows, net.grad_residual, {net.rows, net.output});
+  const auto grad_first = wanted(wants_layers, net.grad_first, {net.middle, net.input});
+  const auto grad_first_bias = wanted(wants_layers, net.grad_first_bias, {net.middle});
+  const auto grad_second = wanted(wants_layers, net.grad_second, {net.output, net.middle});
+  const auto grad_second_bias = wanted(wants_layers, net.grad_second_bias, {net.output});
+  const auto grad_third =
+      wanted(follows && wants_layers, net.grad_third, {net.third_output, net.output});
+  std::vector<Sums> all(size_t(net.threads));
+#pragma omp parallel num_threads(int(net.threads)) if (net.threads > 1)
   {
     const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
-    all[size_t(part)] = backward(*net, part, parts);
+    all[size_t(part)] = backward(net, part, parts);
 #pragma omp barrier
-    add_up(all, &Sums::first, net->grad_first, net->grad_first_bias, part, parts);
-    add_up(all, &Sums::second, net->grad_second, net->grad_second_bias, part, parts);
-    add_up(all, &Sums::third, net->grad_third, nullptr, part, parts);
+    add_up(all, &Sums::first, net.grad_first, net.grad_first_bias, part, parts);
+    add_up(all, &Sums::second, net.grad_second, net.grad_second_bias, part, parts);
+    add_up(all, &Sums::third, net.grad_third, nullptr, part, parts);
   }
+  return {grad_x,      grad_residual,    grad_first, grad_first_bias,
+          grad_second, grad_second_bias, grad_third};
+}
+
+} // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(torchkiln, CPU, library) {
+  Kernel<&operator_forward, float>::add_to(library, "softplus_mlp");
+  Kernel<&operator_backward, float>::add_to(library, "softplus_mlp_backward");
 }

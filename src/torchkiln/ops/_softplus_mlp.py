@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from typing import Any, NamedTuple
 
@@ -12,27 +11,11 @@ from torch import Tensor
 
 from torchkiln.core import ArgumentError
 from torchkiln.ops._define import define_operator
-from torchkiln.ops._kernels import find_kernel, num_threads
 
 # Softplus is 0 at 0 when this is taken off. Rounded to float32, as in PyG: the same weights mean
 # the same function.
 _SHIFT = torch.tensor(2.0).log().item()
 _log = logging.getLogger("torchkiln")
-
-
-class _Layers(ctypes.Structure):
-    """`struct Layers` of _softplus_mlp.cpp."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("rows", "input", "middle", "output")),
-        *((name, ctypes.c_int64) for name in ("third_output", "threads")),
-        *((name, ctypes.c_void_p) for name in ("x", "first", "first_bias", "second")),
-        *((name, ctypes.c_void_p) for name in ("second_bias", "residual", "third")),
-        *((name, ctypes.c_void_p) for name in ("y", "hidden", "z", "grad_y", "grad_z")),
-        *((name, ctypes.c_void_p) for name in ("grad_x", "grad_residual", "grad_first")),
-        *((name, ctypes.c_void_p) for name in ("grad_first_bias", "grad_second")),
-        *((name, ctypes.c_void_p) for name in ("grad_second_bias", "grad_third")),
-    ]
 
 
 # Of x, y, first weights and bias, second weights and bias, third weights.
@@ -124,27 +107,7 @@ def _check(
             )
 
 
-def _call(
-    kernel: Any, x: Tensor, first: Tensor, second: Tensor, third: Tensor | None, *tensors: Any
-) -> None:
-    """Call a kernel with tensors in the order of `_Layers`; the last ones may be missing."""
-    # Held until the kernel is done: it sees addresses only. Those of empty tensors are null.
-    held = [None if tensor is None else tensor.contiguous() for tensor in tensors]
-    num_rows, num_inputs = x.shape
-    num_hidden = len(first)
-    layers = _Layers(
-        num_rows,
-        num_inputs,
-        num_hidden,
-        len(second),
-        0 if third is None else len(third),
-        num_threads(num_rows * num_hidden),
-        *(None if tensor is None else tensor.data_ptr() for tensor in held),
-    )
-    kernel(ctypes.byref(layers))
-
-
-@define_operator("softplus_mlp")
+@define_operator("softplus_mlp", native="_softplus_mlp")
 def _forward(
     x: Tensor,
     first: Tensor,
@@ -154,13 +117,7 @@ def _forward(
     residual: Tensor | None,
     third: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    given = (x, first, first_bias, second, second_bias, residual, third)
-    kernel = find_kernel("_softplus_mlp", "softplus_mlp", x)
-    if kernel is None:
-        return plain_softplus_mlp(*given)
-    results = _new_results(*given)
-    _call(kernel, x, first, second, third, *given, *results)
-    return results
+    return plain_softplus_mlp(x, first, first_bias, second, second_bias, residual, third)
 
 
 @torch.library.register_fake("torchkiln::softplus_mlp")
@@ -175,7 +132,7 @@ def _new_results(
     )
 
 
-@define_operator("softplus_mlp_backward")
+@define_operator("softplus_mlp_backward", native="_softplus_mlp")
 def _backward(
     x: Tensor,
     first: Tensor,
@@ -189,34 +146,6 @@ def _backward(
     wants_layers: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of x, y (all of it), both layers and the third; empty: as given."""
-    given = (x, first, second, third, y, hidden, grad_y, grad_z, wants_x, wants_layers)
-    kernel = find_kernel("_softplus_mlp", "softplus_mlp_backward", x)
-    if kernel is None:
-        return _plain_backward(*given)
-    grads = _new_grads(*given)
-    inputs = (x, first, None, second, None, None, third)
-    results = (y, hidden, None, grad_y, grad_z)
-    _call(kernel, x, first, second, third, *inputs, *results, *grads)
-    return grads
-
-
-@torch.library.register_fake("torchkiln::softplus_mlp_backward")
-def _new_grads(*given: Any) -> Gradients:
-    x, first, second, third, y, _, _, grad_z, wants_x, wants_layers = given
-    follows = third is not None and grad_z is not None
-    return (
-        x.new_empty(x.shape if wants_x else 0),
-        x.new_empty(y.shape if follows else 0),
-        x.new_empty(first.shape if wants_layers else 0),
-        x.new_empty(first.shape[0] if wants_layers else 0),
-        x.new_empty(second.shape if wants_layers else 0),
-        x.new_empty(second.shape[0] if wants_layers else 0),
-        x.new_empty(third.shape if follows and wants_layers else 0),
-    )
-
-
-def _plain_backward(*given: Any) -> Gradients:
-    x, first, second, third, y, hidden, grad_y, grad_z, wants_x, wants_layers = given
     grad = torch.zeros_like(y) if grad_y is None else grad_y
     none = x.new_empty(0)
     grad_residual, grad_third = none, none
@@ -233,6 +162,21 @@ def _plain_backward(*given: Any) -> Gradients:
             else (none,) * 4
         ),
         grad_third,
+    )
+
+
+@torch.library.register_fake("torchkiln::softplus_mlp_backward")
+def _new_grads(*given: Any) -> Gradients:
+    x, first, second, third, y, _, _, grad_z, wants_x, wants_layers = given
+    follows = third is not None and grad_z is not None
+    return (
+        x.new_empty(x.shape if wants_x else 0),
+        x.new_empty(y.shape if follows else 0),
+        x.new_empty(first.shape if wants_layers else 0),
+        x.new_empty(first.shape[0] if wants_layers else 0),
+        x.new_empty(second.shape if wants_layers else 0),
+        x.new_empty(second.shape[0] if wants_layers else 0),
+        x.new_empty(third.shape if follows and wants_layers else 0),
     )
 
 
