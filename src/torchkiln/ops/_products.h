@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <type_traits>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -38,6 +41,13 @@ struct Right {
   const float *at;
   int64_t next_row, next_panel;
 };
+
+#if defined(__AVX512F__)
+/* The mask of the first `count` numbers of a vector. */
+INLINE __mmask16 first_lanes(int64_t count) {
+  return __mmask16(count >= kLane ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
+}
+#endif
 
 /* One block of sums, from begin(pack, row) to end(pack, row). */
 template <int Rows, int Vectors, class Begin, class End>
@@ -93,25 +103,40 @@ INLINE void multiply(int64_t rows, int64_t depth, int64_t columns, const Left &l
 template <int Vectors>
 INLINE void store_within(const Row<Vectors> &pack, float *row, int64_t column, int64_t width) {
   if (column + Row<Vectors>::kWidth <= width) return pack.store(row + column);
+#if defined(__AVX512F__)
+#pragma GCC unroll 8
+  for (int k = 0; k < Vectors; k++)
+    _mm512_mask_storeu_ps(row + column + k * kLane, first_lanes(width - column - k * kLane),
+                          pack.v[k]);
+#else
   float all[Row<Vectors>::kWidth];
   pack.store(all);
   std::memcpy(row + column, all, sizeof(float) * size_t(width - column));
+#endif
 }
 
 template <class P>
 INLINE P load_within(P, const float *row, int64_t column, int64_t width) {
   if (column + P::kWidth <= width) return P::load(row + column);
+#if defined(__AVX512F__)
+  P pack;
+#pragma GCC unroll 8
+  for (int k = 0; k < P::kWidth / kLane; k++)
+    pack.v[k] = _mm512_maskz_loadu_ps(first_lanes(width - column - k * kLane),
+                                      row + column + k * kLane);
+  return pack;
+#else
   float all[P::kWidth] = {};
   std::memcpy(all, row + column, sizeof(float) * size_t(width - column));
   return P::load(all);
+#endif
 }
 
 /* Rows of `width` numbers, copied to where they are padded with zeros and spaced. */
 inline void copy_rows(float *to, const float *from, int64_t rows, int64_t width) {
-  for (int64_t row = 0; row < rows; row++, to += spaced(width), from += width) {
-    std::memcpy(to, from, sizeof(float) * size_t(width));
-    std::fill(to + width, to + padded(width), 0.0f);
-  }
+  for (int64_t row = 0; row < rows; row++, to += spaced(width), from += width)
+    for (int64_t column = 0; column < width; column += kLane)
+      load_within(Row<1>{}, from, column, width).store(to + column);
 }
 
 INLINE int64_t panels_size(int64_t rows, int64_t columns) {

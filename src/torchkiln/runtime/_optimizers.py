@@ -215,7 +215,9 @@ class OptimizerBinding:
         for row in self.rows:
             row.step += num_updates
         if self.steps is not None:
-            self.steps.add_(num_updates)
+            # By NumPy, like the look at it: a call of torch costs ten times as much.
+            numbers = self.steps.numpy()
+            numbers += num_updates
         if not self.published:
             self.publish()
         # What torch's schedulers ask for: their step() should follow an update.
@@ -264,8 +266,10 @@ class OptimizerBinding:
             return self.stale
         if not self.published:
             return bool(self.optimizer.state.get(self.params[member]))
-        if self.steps is not None and self.steps[member] != self.rows[self.row_of(member)].step:
-            return True
+        if self.steps is not None:
+            counted = self.steps.numpy()[member]
+            if counted != self.rows[self.row_of(member)].step:
+                return True
         shown = self.optimizer.state.get(self.params[member]) or {}
         return any(shown.get(name) is not tensor for name, tensor in self.state[member].items())
 
@@ -301,7 +305,7 @@ class OptimizerBinding:
         if any(self.rule(member).has_step for member in range(len(self.params))):
             # One vector, one view per parameter: counting costs one operation for all.
             counts = [float(self.rows[self.row_of(m)].step) for m in range(len(self.params))]
-            self.steps = torch.tensor(counts)
+            self.steps = torch.tensor(counts, device="cpu")
         for member, (param, own) in enumerate(zip(self.params, self.state, strict=True)):
             entry: dict[str, Any] = dict(own)
             if self.rule(member).has_step and self.steps is not None:

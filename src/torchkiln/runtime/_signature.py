@@ -19,12 +19,10 @@ from torchkiln.core import (
     warn_user,
 )
 from torchkiln.data import flatten, rebuild
-from torchkiln.data._structure import (
-    MappingNode,
-    TensorNode,
-    paths,
-)
+from torchkiln.data._structure import ConstantNode, MappingNode, TensorNode, paths
 from torchkiln.runtime._comparison import REMEDY, argument_name, collect, compare
+
+_UNCHANGING = (type(None), bool, int, float, str)
 
 
 class BadArguments(ArgumentError):  # noqa: N818 - an ArgumentError that says which kind
@@ -109,15 +107,23 @@ class Signature:
         self._only_tensors = self._takes_only_tensors()
 
     def _takes_only_tensors(self) -> bool:
-        """Whether the call is tensors by position and nothing else: it is then checked faster."""
+        """Whether the call is tensors by position and nothing else: it is then checked faster.
+
+        Parameters after them keep their defaults, plain values that no call can change.
+        """
         count, keys = self._call_form
         kinds = {parameter.kind for parameter in self._signature.parameters.values()}
         return (
             not keys
-            and count == len(self.forms) == len(self._signature.parameters)
+            and count == len(self.forms)
             and kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
             and isinstance(self.node, MappingNode)
-            and all(isinstance(child, TensorNode) for child in self.node.children)
+            and len(self.node.children) == len(self._signature.parameters)
+            and all(isinstance(child, TensorNode) for child in self.node.children[:count])
+            and all(
+                isinstance(child, ConstantNode) and type(child.value) in _UNCHANGING
+                for child in self.node.children[count:]
+            )
         )
 
     def _fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
