@@ -29,6 +29,7 @@ _KNOTS = 4
 _CONVOLUTIONS = {
     "cfconv_table": (_KNOTS, 1),  # interpolate; filter times neighbour, added to the sum
     "cfconv_table_gradient": (_KNOTS, 1),  # product of both ends; added to four knots
+    "cfconv_table_backward": (2 * _KNOTS, 2),  # both of these
     "cfconv": (0, 1),
     "cfconv_edge_products": (0, 1),
 }

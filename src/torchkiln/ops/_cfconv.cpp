@@ -334,16 +334,53 @@ bool table_conv(const Graph &graph, const Table &table, const Real *x, const Rea
   });
 }
 
-/* Each thread fills a table of its own, the first one `out`; they are added in order. */
+/* Gradients of a table: each thread fills one of its own, the first one `out`; they are added in
+   order. */
 template <class Real>
-bool table_gradient(const Graph &graph, const Table &table, const Real *x, const Real *g,
-                    Real *out) {
-  const int64_t width = graph.width, size = table.num_knots * width;
-  std::vector<Real *> tables(size_t(graph.threads));
-  return share(graph, [&](Reader &reader, int64_t part, int64_t parts) {
+struct TableSums {
+  int64_t width, size;
+  Real *out;
+  std::vector<Real *> tables;
+
+  TableSums(const Graph &graph, const Table &table, Real *out)
+      : width(graph.width), size(table.num_knots * graph.width), out(out),
+        tables(size_t(graph.threads)) {}
+
+  /* The table of one thread, zeroed. */
+  Real *begin(int64_t part) {
     scratch_of<Real>.reserve(part ? size : 0);
     Real *mine = tables[size_t(part)] = part ? scratch_of<Real>.take(size) : out;
     std::memset(mine, 0, sizeof(Real) * size_t(size));
+    return mine;
+  }
+  INLINE void add(Real *mine, const Graph &graph, const Run &run, const Places<Real> &places,
+                  const Real *x, const Real *g) const {
+    meet(graph, run, x, g, [&](auto product, int64_t k, int64_t f) ALWAYS {
+      Real *rows = mine + places.row[k] * width + f;
+#pragma GCC unroll 4
+      for (int knot = 0; knot < 4; knot++)
+        product.add_product_to(rows + knot * width, places.weight[knot][k]);
+    });
+  }
+  /* To be called by all threads. */
+  void end(int64_t part, int64_t parts) const {
+#pragma omp barrier
+    for (int64_t other = 1; other < parts; other++)
+      for_blocks<Real>(size * part / parts, size * (part + 1) / parts,
+                       [&](auto kind, int64_t k) ALWAYS {
+                         auto sum = decltype(kind)::load(out + k);
+                         sum.add(decltype(kind)::load(tables[size_t(other)] + k)).store(out + k);
+                       });
+  }
+};
+
+template <class Real>
+bool table_gradient(const Graph &graph, const Table &table, const Real *x, const Real *g,
+                    Real *out) {
+  const int64_t width = graph.width;
+  TableSums<Real> sums(graph, table, out);
+  return share(graph, [&](Reader &reader, int64_t part, int64_t parts) {
+    Real *mine = sums.begin(part);
     Places<Real> places(table);
     Run run;
     while (reader.read(run)) {
@@ -353,20 +390,41 @@ bool table_gradient(const Graph &graph, const Table &table, const Real *x, const
         fetch(g + next * width, width);
       }
       places.find(graph, run);
-      meet(graph, run, x, g, [&](auto product, int64_t k, int64_t f) ALWAYS {
-        Real *rows = mine + places.row[k] * width + f;
-#pragma GCC unroll 4
-        for (int knot = 0; knot < 4; knot++)
-          product.add_product_to(rows + knot * width, places.weight[knot][k]);
-      });
+      sums.add(mine, graph, run, places, x, g);
     }
-#pragma omp barrier
-    for (int64_t other = 1; other < parts; other++)
-      for_blocks<Real>(size * part / parts, size * (part + 1) / parts,
-                       [&](auto kind, int64_t k) ALWAYS {
-                         auto sum = decltype(kind)::load(out + k);
-                         sum.add(decltype(kind)::load(tables[size_t(other)] + k)).store(out + k);
-                       });
+    sums.end(part, parts);
+  });
+}
+
+/* The gradients of table_conv by x and by the table, while rows are in the cache. */
+template <class Real>
+bool table_backward(const Graph &graph, const Table &table, const Real *x, const Real *g,
+                    const Real *rows, Real *grad_x, Real *grad_rows) {
+  const int64_t width = graph.width;
+  Graph turned = graph;
+  turned.reverse = !graph.reverse;
+  TableSums<Real> table_sums(graph, table, grad_rows);
+  return share(graph, [&](Reader &reader, int64_t part, int64_t parts) {
+    Real *mine = table_sums.begin(part);
+    Sums<Real> sums(graph, grad_x, part, parts);
+    Places<Real> places(table);
+    Run run;
+    while (reader.read(run)) {
+      const int64_t next = run.node + reader.last_node + 1 - reader.first_node;
+      if (next < sums.end) {
+        fetch(x + next * width, width);
+        fetch(g + next * width, width);
+        fetch<1>(grad_x + next * width, width);
+      }
+      sums.zero_to(reader.last_node + 1);
+      places.find(graph, run);
+      send(turned, run, g, grad_x, [&](auto kind, int64_t k, int64_t f) ALWAYS {
+        return places.template interpolate<decltype(kind)>(rows, width, k, f);
+      });
+      table_sums.add(mine, graph, run, places, x, g);
+    }
+    sums.zero_to(sums.end);
+    table_sums.end(part, parts);
   });
 }
 
@@ -418,16 +476,20 @@ struct Lookups {
   }
 };
 
+/* Call kernel(pointers to the tensors' numbers...); all are of one type, and dense. */
+template <class Call, class... Tensors>
+void run(const Edges &edges, Call kernel, const Tensor &first, const Tensors &...others) {
+  const bool good = with_type_of(first, [&](auto real) {
+    using Real = decltype(real);
+    return kernel(address<Real>(first), address<Real>(others)...);
+  });
+  if (!good) refuse("torchkiln::cfconv_check", edges.index, edges.batch);
+}
+
 /* Return `out`, filled by kernel(pointers to the tensors' numbers..., to those of `out`). */
 template <class Call, class... Tensors>
 Tensor fill(const Edges &edges, const Tensor &out, Call kernel, const Tensors &...given) {
-  const bool good = with_type_of(out, [&](auto real) {
-    using Real = decltype(real);
-    return [&](const auto &...held) {
-      return kernel(address<const Real>(held)..., address<Real>(out));
-    }(dense(given)...);
-  });
-  if (!good) refuse("torchkiln::cfconv_check", edges.index, edges.batch);
+  run(edges, kernel, dense(given)..., out);
   return out;
 }
 
@@ -463,6 +525,20 @@ Tensor operator_table_gradient(Tensor x, Tensor grad, Tensor distances, MaybeTen
               [&](auto... all) { return table_gradient(edges.graph, at.table, all...); }, x, grad);
 }
 
+std::tuple<Tensor, Tensor> operator_table_backward(Tensor given_x, Tensor given_grad,
+                                                   Tensor given_table, Tensor distances,
+                                                   MaybeTensor scale, Tensor index, Tensor batch,
+                                                   MaybeTensor ways, double spacing, int64_t order,
+                                                   bool reverse) {
+  const Tensor x = dense(given_x), grad = dense(given_grad), table = dense(given_table);
+  const Edges edges(x, index, batch, ways, reverse);
+  const Lookups at(distances, scale, table.size(0), spacing, order);
+  const Tensor grad_x = new_rows(x, x.size(0)), grad_table = new_rows(x, table.size(0));
+  run(edges, [&](auto... all) { return table_backward(edges.graph, at.table, all...); }, x, grad,
+      table, grad_x, grad_table);
+  return {grad_x, grad_table};
+}
+
 Tensor operator_edge_dots(Tensor x, Tensor grad, Tensor table, Tensor distances, MaybeTensor scale,
                           Tensor index, Tensor batch, MaybeTensor ways, double spacing,
                           int64_t order, bool reverse) {
@@ -480,5 +556,6 @@ STABLE_TORCH_LIBRARY_IMPL(torchkiln, CPU, library) {
   Kernel<&operator_edge_products, float, double>::add_to(library, "cfconv_edge_products");
   Kernel<&operator_table, float, double>::add_to(library, "cfconv_table");
   Kernel<&operator_table_gradient, float, double>::add_to(library, "cfconv_table_gradient");
+  Kernel<&operator_table_backward, float, double>::add_to(library, "cfconv_table_backward");
   Kernel<&operator_edge_dots, float, double>::add_to(library, "cfconv_edge_dots");
 }

@@ -82,6 +82,31 @@ def table_gradient(
     return reference.table_gradient(products, places)
 
 
+@define_operator("cfconv_table_backward", native="_cfconv")
+def table_backward(
+    x: Tensor,
+    grad: Tensor,
+    table: Tensor,
+    distances: Tensor,
+    scale: Tensor | None,
+    index: Tensor,
+    batch: Tensor,
+    ways: Tensor | None,
+    spacing: float,
+    order: int,
+    reverse: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of `convolve_table` by x and table, in one pass over the edges."""
+    edges = _edges(index, batch, ways, reverse)
+    places = Places(distances, scale, len(table), spacing, order)
+    filters = reference.interpolate(table, places)
+    products = reference.edge_products(x, grad, edges)
+    return (
+        reference.convolve(grad, filters, edges._replace(reverse=not reverse)),
+        reference.table_gradient(products, places),
+    )
+
+
 @define_operator("cfconv_edge_dots", native="_cfconv")
 def edge_dots(
     x: Tensor,
@@ -118,6 +143,11 @@ def _(
     x: Tensor, grad: Tensor, distances: Tensor, scale: Tensor | None, num_knots: int, *others: Any
 ) -> Tensor:
     return x.new_empty((num_knots, x.shape[1]))
+
+
+@torch.library.register_fake("torchkiln::cfconv_table_backward")
+def _(x: Tensor, grad: Tensor, table: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(table.shape)
 
 
 @torch.library.register_fake("torchkiln::cfconv_edge_dots")
@@ -164,11 +194,23 @@ def _edge_products_backward(ctx: Any, grad_products: Tensor) -> tuple[Tensor | N
 
 def _convolve_table_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, table, distances, scale, *edges, spacing, order, reverse = _recall(ctx)
+    # In one pass, unless they will be differentiated themselves, which single sums can.
+    both: tuple[Tensor, ...] = ()
+    if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
+        both = table_backward(x, grad, table, distances, scale, *edges, spacing, order, reverse)
     return _grads(
         ctx,
-        lambda: convolve_table(grad, table, distances, scale, *edges, spacing, order, not reverse),
-        lambda: table_gradient(
-            x, grad, distances, scale, len(table), *edges, spacing, order, reverse
+        lambda: (
+            both[0]
+            if both
+            else convolve_table(grad, table, distances, scale, *edges, spacing, order, not reverse)
+        ),
+        lambda: (
+            both[1]
+            if both
+            else table_gradient(
+                x, grad, distances, scale, len(table), *edges, spacing, order, reverse
+            )
         ),
         lambda: _slopes(x, grad, table, distances, scale, *edges, spacing, order, reverse),
         lambda: edge_dots(x, grad, table, distances, None, *edges, spacing, order, reverse),
