@@ -9,7 +9,8 @@ from torchkiln.ops import refine
 TAPS = 5
 
 
-def by_hand(x, weights, num_rows):
+def by_hand(x, weights, num_rows, scale):
+    x = x if scale is None else x * scale[:, None]
     rows = [
         sum(weights[k % 4, t] * x[k // 4 + t] for t in range(weights.shape[1]))
         for k in range(num_rows)
@@ -27,9 +28,12 @@ def inputs(num_rows, width, dtype=torch.float32):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("num_rows", "width"), [(1, 1), (8, 3), (10, 100), (103, 130)])
-def test_rows_and_gradients_are_those_of_the_sums(num_rows, width, dtype):
+@pytest.mark.parametrize("scaled", [False, True])
+def test_rows_and_gradients_are_those_of_the_sums(num_rows, width, dtype, scaled):
     x, weights = inputs(num_rows, width, dtype)
-    out, expected = refine(x, weights, num_rows), by_hand(x, weights, num_rows)
+    scale = torch.randn(len(x), dtype=dtype) if scaled else None
+    out = refine(x, weights, num_rows, scale=scale)
+    expected = by_hand(x, weights, num_rows, scale)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
     grad = torch.randn_like(out)
     (found,), (wanted,) = (torch.autograd.grad(y, x, grad) for y in (out, expected))
@@ -51,15 +55,17 @@ def test_the_number_of_threads_changes_no_bit(threads, small_work_is_shared):
 
 def test_derivatives_to_second_order():
     x, weights = inputs(6, 2, torch.float64)
-    assert torch.autograd.gradcheck(lambda x: refine(x, weights, 6), x)
-    assert torch.autograd.gradgradcheck(lambda x: refine(x, weights, 6) ** 2, x)
+    scale = torch.rand(len(x), dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: refine(x, weights, 6, scale=scale), x)
+    assert torch.autograd.gradgradcheck(lambda x: refine(x, weights, 6, scale=scale) ** 2, x)
 
 
 def test_without_a_compiler_plain_torch_gives_the_same(use_plain_torch):
     x, weights = inputs(22, 9)
+    scale = torch.randn(len(x))
     found = []
     for _ in range(2):
-        out = refine(x, weights, 22)
+        out = refine(x, weights, 22, scale=scale)
         found.append((out, *torch.autograd.grad(out.square().sum(), x)))
         use_plain_torch()
     for native, plain in zip(*found, strict=True):
@@ -68,8 +74,9 @@ def test_without_a_compiler_plain_torch_gives_the_same(use_plain_torch):
 
 def test_operators_keep_their_promises_to_the_compiler():
     x, weights = inputs(10, 3)
-    torch.library.opcheck(torch.ops.torchkiln.refine.default, (x, weights, 10))
-    torch.library.opcheck(torch.ops.torchkiln.coarsen.default, (torch.randn(10, 3), weights, 7))
+    scale = torch.randn(len(x))
+    torch.library.opcheck(torch.ops.torchkiln.refine.default, (x, weights, scale, 10))
+    torch.library.opcheck(torch.ops.torchkiln.coarsen.default, (torch.randn(10, 3), weights, scale))
 
 
 def test_rows_that_do_not_fit_are_errors():
@@ -80,3 +87,5 @@ def test_rows_that_do_not_fit_are_errors():
         refine(x, weights[:3], 8)
     with pytest.raises(ArgumentError, match="same dtype"):
         refine(x, weights.double(), 8)
+    with pytest.raises(ArgumentError, match=r"scale must be \[6\] of torch.float32"):
+        refine(x, weights, 8, scale=torch.ones(5))

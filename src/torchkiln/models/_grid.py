@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
 from torchkiln.models._filters import FilterNetwork, GaussianSmearing, cosine_cutoff
 from torchkiln.models._spline import num_values, spline_weights, value_steps
-from torchkiln.ops import refine
+from torchkiln.ops import Layer, refine, softplus_mlp
 
 # Knots for each distance between two Gaussians, which is the scale on which filters change. On
 # trained weights splines then err by 3e-7 of the filters, rounding in float32 by 5e-6.
@@ -99,31 +98,22 @@ class FilterGrid(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Return the splines of all networks' filters, [num_knots, num_filters] each.
 
-        All first layers are one product, all second layers one batched product.
-
         Args:
-            networks: At least one; all of the same sizes.
+            networks: At least one.
             in_float64: Round only the result. Slopes are differences of neighbouring knots, divided
                 by their spacing, and so are the rounding errors of the knots: forces want this.
         """
         seen = self._see() if in_float64 else dict(self.named_buffers())
-        dtype, like = seen["smeared"].dtype, networks[0].first.weight
+        return tuple(self._lay_spline(network, seen) for network in networks)
 
-        def gather(tensors: Iterable[Tensor]) -> Tensor:
-            return torch.stack([tensor.to(dtype) for tensor in tensors])
-
-        hidden = F.linear(
-            seen["smeared"],
-            gather(network.first.weight for network in networks).flatten(0, 1),
-            gather(network.first.bias for network in networks).flatten(),
+    def _lay_spline(self, network: FilterNetwork, seen: dict[str, Tensor]) -> Tensor:
+        dtype = seen["smeared"].dtype
+        first, second = (
+            Layer(linear.weight.to(dtype), linear.bias.to(dtype))
+            for linear in (network.first, network.second)
         )
-        hidden = networks[0][1](hidden).unflatten(1, (len(networks), -1)).transpose(0, 1)
-        weights = gather(network.second.weight for network in networks).transpose(1, 2)
-        biases = gather(network.second.bias for network in networks)[:, None]
-        # Not baddbmm, which would fill the result with copies of the biases first.
-        filters = (torch.bmm(hidden, weights) + biases) * seen["envelope"]
-        # Not indexing: its backward would add up full-sized gradients, one for each interaction.
-        return tuple(
-            refine(values, seen["weights"], self.num_knots).to(like.dtype)
-            for values in filters.unbind(0)
+        values, _ = softplus_mlp(seen["smeared"], first, second)
+        spline = refine(
+            values.to(dtype), seen["weights"], self.num_knots, scale=seen["envelope"].flatten()
         )
+        return spline.to(network.first.weight.dtype)

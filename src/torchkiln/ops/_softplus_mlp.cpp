@@ -19,6 +19,8 @@
 namespace {
 
 constexpr int64_t kTileRows = 96;
+/* Multiply-adds that take as long as other work on one number. */
+constexpr int64_t kProductsPerNumber = 32;
 /* What rounding up to whole cache lines may add, for all pieces of memory together. */
 constexpr int64_t kSlack = 512;
 
@@ -240,7 +242,7 @@ Layers describe(const Tensor &x, const Tensor &first, const Tensor &second,
   Layers net{};
   net.rows = x.size(0), net.input = x.size(1), net.middle = first.size(0);
   net.output = second.size(0), net.third_output = third ? third->size(0) : 0;
-  net.threads = num_threads(net.rows * net.middle);
+  net.threads = num_threads(net.rows * net.middle * (net.input + net.output) / kProductsPerNumber);
   net.x = address<float>(x), net.first = address<float>(first);
   net.second = address<float>(second), net.third = address<float>(third);
   return net;
