@@ -176,6 +176,26 @@ def test_higher_derivatives_by_distance_are_those_of_plain_torch(order):
     torch.testing.assert_close(derivative(ours), derivative(plain))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("form", ["pairs", "mixed", "directed"])
+@pytest.mark.parametrize("width", [3, 100, 128])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_in_one_pass_are_those_of_two(dtype, form, width, reverse):
+    edge_index, batch, ways = edges_of(form, sizes=(5, 1, 9, 4))
+    x, grad = (torch.randn(len(batch), width).to(dtype) for _ in range(2))
+    table = torch.randn(NUM_KNOTS, width).to(dtype)
+    distances, scale = torch.rand(2, edge_index.shape[1]).to(dtype) * LAST_ANGSTROM
+    ops = torch.ops.torchkiln
+    edges, places = (edge_index, batch, ways), (SPACING, 0)
+    both = ops.cfconv_table_backward(x, grad, table, distances, scale, *edges, *places, reverse)
+    by_x = ops.cfconv_table(grad, table, distances, scale, *edges, *places, not reverse)
+    by_table = ops.cfconv_table_gradient(
+        x, grad, distances, scale, NUM_KNOTS, *edges, *places, reverse
+    )
+    for found, expected in zip(both, (by_x, by_table), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def every_result(threads, form, dtype=torch.float32):
     """Outputs and gradients of both forms, large enough for several threads."""
     torch.set_num_threads(threads)

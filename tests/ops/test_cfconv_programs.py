@@ -87,6 +87,7 @@ def test_operators_keep_their_promises_to_the_compiler():
         ops.cfconv_edge_products: (x, x * 2, *edges, True),
         ops.cfconv_table: (x, table, distances, None, *edges, 1.0, 0, False),
         ops.cfconv_table_gradient: (x, x * 2, distances, None, 9, *edges, 1.0, 1, True),
+        ops.cfconv_table_backward: (x, x * 2, table, distances, None, *edges, 1.0, 0, True),
         ops.cfconv_edge_dots: (x, x * 2, table, distances, distances, *edges, 1.0, 1, False),
         ops.segment_sum: (x, batch, 2),
     }.items():

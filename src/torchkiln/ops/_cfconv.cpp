@@ -396,13 +396,12 @@ bool table_gradient(const Graph &graph, const Table &table, const Real *x, const
   });
 }
 
-/* The gradients of table_conv by x and by the table, while rows are in the cache. */
+/* The gradients of table_conv by x and by the table: edges and rows are read once for both. */
 template <class Real>
 bool table_backward(const Graph &graph, const Table &table, const Real *x, const Real *g,
                     const Real *rows, Real *grad_x, Real *grad_rows) {
   const int64_t width = graph.width;
-  Graph turned = graph;
-  turned.reverse = !graph.reverse;
+  const int forth = graph.reverse ? 2 : 1, back = 3 - forth;
   TableSums<Real> table_sums(graph, table, grad_rows);
   return share(graph, [&](Reader &reader, int64_t part, int64_t parts) {
     Real *mine = table_sums.begin(part);
@@ -418,10 +417,33 @@ bool table_backward(const Graph &graph, const Table &table, const Real *x, const
       }
       sums.zero_to(reader.last_node + 1);
       places.find(graph, run);
-      send(turned, run, g, grad_x, [&](auto kind, int64_t k, int64_t f) ALWAYS {
-        return places.template interpolate<decltype(kind)>(rows, width, k, f);
+      for_few_blocks<Real>(0, width, [&](auto kind, int64_t f) ALWAYS {
+        using P = decltype(kind);
+        const int64_t here = run.node * width + f;
+        const P my_x = P::load(x + here), my_g = P::load(g + here);
+        P sum = P::zero();
+        for (int64_t k = 0; k < run.count; k++) {
+          const int ways = graph.ways_of(run.edge + k);
+          if (!ways) continue;
+          const int64_t other = graph.to[run.edge + k] * width + f;
+          const P filter = places.template interpolate<P>(rows, width, k, f);
+          const P its_g = P::load(g + other);
+          P product = P::zero();
+          if (ways & forth) {
+            sum.add_product(filter, its_g);
+            product.add_product(my_x, its_g);
+          }
+          if (ways & back) {
+            filter.add_product_to(grad_x + other, my_g);
+            product.add_product(my_g, P::load(x + other));
+          }
+          Real *to = mine + places.row[k] * width + f;
+#pragma GCC unroll 4
+          for (int knot = 0; knot < 4; knot++)
+            product.add_product_to(to + knot * width, places.weight[knot][k]);
+        }
+        P::load(grad_x + here).add(sum).store(grad_x + here);
       });
-      table_sums.add(mine, graph, run, places, x, g);
     }
     sums.zero_to(sums.end);
     table_sums.end(part, parts);

@@ -81,7 +81,8 @@ Tensor make_rows(const Tensor &given, const Tensor &given_weights, const Tensor 
                     address<void>(scale)};
   with_type_of(out, [&](auto real) {
     using Real = decltype(real);
-    share_rows(grids, finer ? grids.num_steps() : grids.num_coarse, [&](int64_t begin, int64_t end) {
+    const int64_t rows = finer ? grids.num_steps() : grids.num_coarse;
+    share_rows(grids, rows, [&](int64_t begin, int64_t end) {
       make(grids, address<const Real>(from), address<Real>(out), begin, end);
     });
   });
