@@ -1,7 +1,7 @@
 """How much of a training step of SchNet is the arithmetic that nothing can avoid.
 
-    python benchmarks/schnet_bound.py [--threads 1] [--models A,B] [--rounds 7] [--seconds 1]
-                                      [--trace FILE]
+    python benchmarks/schnet_bound.py [--threads 1] [--models A,B] [--num_nodes 2320,9280]
+                                      [--rounds 7] [--seconds 1] [--trace FILE]
 
 Counts the operations that are left in the compiled step of `SchNet(filter="table")` on packed QM9:
 matrix products with their shapes and strides, read off the captured graph, and the multiply-adds of
@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of steps in a round")
     parser.add_argument("--limit", type=int, default=12_000, help="molecules")
-    parser.add_argument("--num_nodes", type=int, default=2_320, help="of a pack")
+    parser.add_argument("--num_nodes", default="2320,9280", help="sizes of packs")
     parser.add_argument("--trace", type=Path, help="write a trace of some steps there and stop")
     parser.add_argument("--cache", type=Path, help="directory of executables kept between runs")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/schnet_bound.json")
@@ -66,16 +67,19 @@ def main() -> None:
     for name in arguments.models.split(","):
         if name not in MODELS:
             raise SystemExit(f"no model {name!r}; choose from {', '.join(MODELS)}")
-        workload = Workload.load(MODELS[name], arguments.limit, arguments.num_nodes)
-        (contender,) = make_contenders(workload, "training", arguments)
-        contender.run(1.0)
-        if arguments.trace:
-            path = arguments.trace.with_stem(f"{arguments.trace.stem}_{name}")
-            write_trace(contender, path)
-            continue
-        operations = count(workload)
-        results[name] = {"training": measure(operations, contender, workload, arguments)}
-        print_products(name, results[name]["training"], threads)
+        sizes = [int(size) for size in arguments.num_nodes.split(",")]
+        loaded = Workload.load(MODELS[name], arguments.limit, sizes[0])
+        for size in sizes:
+            workload = replace(loaded, num_nodes=size)
+            (contender,) = make_contenders(workload, "training", arguments)
+            contender.run(1.0)
+            if arguments.trace:
+                path = arguments.trace.with_stem(f"{arguments.trace.stem}_{name}_{size}")
+                write_trace(contender, path)
+                continue
+            found = measure(count(workload), contender, workload, arguments)
+            results.setdefault(name, {})[f"{size} atoms"] = found
+            print_products(f"{name}, {size} atoms", found, threads)
     if results:
         keep(results, threads, vars(arguments), arguments.json)
         print(f"\nwritten: {arguments.json}")

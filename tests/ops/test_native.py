@@ -1,11 +1,42 @@
 """Where native helpers come from, and what happens where they cannot."""
 
+import os
+import subprocess
+import sys
+
 import pytest
+import torch
 
-from torchkiln.ops import _native
+from torchkiln.ops import _native, segment_sum
+
+SUM_WITHOUT_A_COMPILER = """
+import torch
+from torchkiln.ops import segment_sum
+print(segment_sum(torch.ones(4, 2), torch.tensor([0, 0, 2, 2]), 3).tolist())
+print(torch._C._dispatch_has_kernel_for_dispatch_key("torchkiln::segment_sum", "CPU"))
+"""
 
 
-@pytest.fixture(autouse=True)
+def test_torch_calls_kernels_itself_once_they_are_built():
+    """No Python in between: what is registered for the CPU is the C++ function."""
+    if _native.load_native("_segment_sum") is None:
+        pytest.skip("no C++ compiler")
+    segment_sum(torch.ones(4, 2), torch.tensor([0, 0, 2, 2]), 3)
+    name = "torchkiln::segment_sum"
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
+    assert not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
+
+
+def test_without_a_compiler_plain_torch_computes(tmp_path):
+    environment = {**os.environ, "CXX": "false", "TORCHKILN_NATIVE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", SUM_WITHOUT_A_COMPILER]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120, check=True
+    )
+    assert done.stdout.split("\n")[:2] == ["[[2.0, 2.0], [0.0, 0.0], [2.0, 2.0]]", "False"]
+
+
+@pytest.fixture
 def fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHKILN_NATIVE_DIR", str(tmp_path / "native"))
     _native.load_native.cache_clear()
@@ -14,19 +45,19 @@ def fresh(monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(_native.load_native("_mt19937") is None, reason="no C compiler")
-def test_a_compiler_may_be_a_command_with_arguments(monkeypatch):
+def test_a_compiler_may_be_a_command_with_arguments(monkeypatch, fresh):
     monkeypatch.setenv("CC", "env LANG=C gcc")
     assert _native.load_native("_mt19937") is not None
 
 
 @pytest.mark.skipif(_native.load_native("_mt19937") is None, reason="no C compiler")
-def test_the_folder_may_be_the_one_we_are_in(monkeypatch, tmp_path):
+def test_the_folder_may_be_the_one_we_are_in(monkeypatch, tmp_path, fresh):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCHKILN_NATIVE_DIR", ".")
     assert _native.load_native("_mt19937") is not None
 
 
-def test_a_folder_that_cannot_be_written_is_told(monkeypatch, tmp_path):
+def test_a_folder_that_cannot_be_written_is_told(monkeypatch, tmp_path, fresh):
     (tmp_path / "file").touch()
     monkeypatch.setenv("CC", "gcc")
     monkeypatch.setenv("TORCHKILN_NATIVE_DIR", str(tmp_path / "file" / "native"))
