@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torchkiln.core import ExecutableError
 from torchkiln.data._structure import Node
 from torchkiln.runtime._entries import Entries
+from torchkiln.runtime._heap import keep_freed_memory
 
 Run = Callable[[list[Tensor]], list[Tensor]]
 
@@ -30,6 +31,8 @@ class NativeExecutable(Executable):
     def __init__(self, path: Path, device: torch.device) -> None:
         self._path = path
         self._index = -1 if device.type == "cpu" else (device.index or 0)
+        if device.type == "cpu":
+            keep_freed_memory()
         # The operators that a package may call by name are registered by this import.
         import torchkiln.ops  # noqa: F401
 
