@@ -252,10 +252,12 @@ def _torchkiln(
     if is_directed:
         store = GraphStore.from_dataset(workload.directed, progress=False)
     num_nodes = workload.num_nodes if mode == "training" else INFERENCE_NODES
+    # Tensors only, as `torchkiln bench` trains.
+    loading: dict[str, Any] = {"shuffle": True, "as_tensors": True}
     if padded:
-        loader = FixedSizeLoader(store, strategy="padded", batch_size=BATCH_SIZE, shuffle=True)
+        loader = FixedSizeLoader(store, strategy="padded", batch_size=BATCH_SIZE, **loading)
     else:
-        loader = FixedSizeLoader(store, num_nodes=num_nodes, shuffle=True)
+        loader = FixedSizeLoader(store, num_nodes=num_nodes, **loading)
     model: nn.Module = workload.model(filter_form)
     if mode == "inference" and filter_form == "table":
         model = workload.model(filter_form).bake()
