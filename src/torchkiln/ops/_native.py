@@ -80,7 +80,9 @@ def _digest(source: Path, flags: tuple[str, ...]) -> str:
     digest = hashlib.sha256(source.read_bytes())
     for header in sorted(source.parent.glob("*.h")):
         digest.update(header.read_bytes())
-    digest.update(f"{_FLAGS} {flags} {cpu_features()} {torch.__version__}".encode())
+    # Not where torch lies: environments with the same one share what was built.
+    named = [flag for flag in flags if not flag.startswith(("-I", "-L"))]
+    digest.update(f"{_FLAGS} {named} {cpu_features()} {torch.__version__}".encode())
     return digest.hexdigest()[:16]
 
 
