@@ -13,10 +13,13 @@ if {keep}:
 def use():
     for _ in range(4):
         torch.ones(2**24)  # 64 MB
-use()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-use()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+# Small allocations settle among the large ones first: so the fewest of several times.
+fewest = []
+for _ in range(8):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    use()
+    fewest.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(min(fewest))
 """
 
 

@@ -20,7 +20,8 @@ def keep_freed_memory() -> None:
 
     Every step needs the same memory again. The C library of Linux gives large pieces back to the
     system, which then has to clear each page anew: a sixth to a third of the time of a step with
-    packs of 9,000 atoms. Does nothing elsewhere, or where the environment says what malloc is to do.
+    packs of 9,000 atoms. Does nothing elsewhere, or where the environment says what malloc is to
+    do.
     """
     if not sys.platform.startswith("linux") or any(name in os.environ for name in _VARIABLES):
         return
