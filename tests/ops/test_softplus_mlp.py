@@ -14,6 +14,8 @@ from torchkiln.ops._softplus_mlp import plain_softplus_mlp
 # Rows, inputs, hidden, outputs, outputs of the third layer.
 SIZES = [(2320, 128, 128, 128, 128), (275, 50, 128, 128, 1), (333, 100, 100, 100, 100)]
 SIZES += [(7, 3, 5, 2, 9), (100, 128, 64, 1, 1), (1, 1, 1, 1, 1), (97, 17, 33, 65, 31)]
+# One sum of a hundred products may be off by several roundings, and that of plain torch by none.
+ROUNDINGS = 1e-6
 needs_kernel = pytest.mark.skipif(
     load_native("_softplus_mlp") is None, reason="needs a C++ compiler"
 )
@@ -60,7 +62,7 @@ def test_results_and_gradients_are_as_exact_as_those_of_plain_torch(sizes, resid
     native = evaluate(_softplus_mlp._forward, arguments, torch.float32)
     for exact, one, other in zip(truth, plain, native, strict=True):
         if exact.numel():
-            assert error(other, exact) <= 2 * error(one, exact) + 2e-7
+            assert error(other, exact) <= 2 * error(one, exact) + ROUNDINGS
 
 
 @pytest.mark.parametrize("sizes", SIZES[2:5], ids=str)
