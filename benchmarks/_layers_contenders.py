@@ -8,7 +8,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from _layers_workloads import Graphs, make_model
+from _layers_triplets import TripletLoader
+from _layers_workloads import Graphs, make_model, prepare
 from _schnet_rounds import Contender
 from torch_geometric.loader import DataLoader
 
@@ -25,6 +26,7 @@ BATCH_SIZE = 128
 def make_contenders(model: str, graphs: Graphs, arguments: argparse.Namespace) -> list[Contender]:
     """Return PyG at several batch sizes, then Torchkiln."""
     wanted = arguments.only.split(",") if arguments.only else [""]
+    graphs = prepare(model, graphs)
     cache = arguments.cache or data_dir() / "benchmark_executables"
     makers = {
         f"PyG eager ({size})": lambda name, size=size: _pyg(name, model, graphs, size)
@@ -56,8 +58,7 @@ def _pyg(name: str, model: str, graphs: Graphs, batch_size: int) -> Contender:
 def _torchkiln(
     name: str, model: str, graphs: Graphs, cache: Path, *, kernels: bool = True
 ) -> Contender:
-    store = GraphStore.from_dataset(graphs.graphs, progress=False)
-    loader = FixedSizeLoader(store, batch_size=BATCH_SIZE, shuffle=True)
+    loader = _fixed_size_loader(graphs)
     module = make_model(model, graphs)
     make_static(module, loader.spec, verbose=False)
     optimizer = torch.optim.Adam(module.parameters(), lr=LEARNING_RATE)
@@ -65,10 +66,17 @@ def _torchkiln(
 
     def step(batch: Any) -> tuple[int, float]:
         loss = program(*(batch[key] for key in module.keys))
-        return int(batch.graph_mask.sum()), loss.item()
+        return int(batch["graph_mask"].sum()), loss.item()
 
     if not kernels:
         # The key of an executable does not know of this patch: hence a cache of its own.
         with mock.patch.object(_capture, "aggregate_natively", return_value=None):
             step(next(iter(loader)))
     return Contender(name, loader, step)
+
+
+def _fixed_size_loader(graphs: Graphs) -> FixedSizeLoader | TripletLoader:
+    if "triplet_index" in graphs.graphs[0]:
+        return TripletLoader(graphs.graphs, batch_size=BATCH_SIZE, shuffle=True)
+    store = GraphStore.from_dataset(graphs.graphs, progress=False)
+    return FixedSizeLoader(store, batch_size=BATCH_SIZE, shuffle=True)

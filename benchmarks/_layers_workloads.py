@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from _layers_dimenet import DimeNetOnTriplets
+from _layers_triplets import with_triplets
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.data.separate import separate
@@ -30,14 +34,18 @@ _GAP = 4
 
 @dataclass(frozen=True)
 class Graphs:
-    """Graphs with `x`, `y` (a number each) and, if they lie in space, `z` and `edge_weight`."""
+    """Graphs with `x`, `y` (a number each) and, if they lie in space, `z` and `edge_weight`.
+
+    Their positions are kept apart: the one model that needs them must not make others load them.
+    """
 
     name: str
     graphs: list[Data]
+    positions: list[Tensor] | None = None
 
     @property
     def in_space(self) -> bool:
-        return "z" in self.graphs[0]
+        return self.positions is not None
 
     def degree_histogram(self) -> Tensor:
         """Return how many nodes have each number of incoming edges, as PNA wants it."""
@@ -76,7 +84,7 @@ def qm9_bonds(limit: int) -> Graphs:
     """Return molecules of QM9 with bonds as edges, bond lengths, and the HOMO-LUMO gap."""
     values, slices = collated(qm9_arrays().first(limit))
     whole = Data(**values)
-    graphs = []
+    graphs, positions = [], []
     for i in range(len(slices["y"]) - 1):
         one = separate(Data, whole, i, slices, decrement=False)
         source, target = one.edge_index
@@ -89,7 +97,8 @@ def qm9_bonds(limit: int) -> Graphs:
                 y=one.y[0, _GAP : _GAP + 1],
             )
         )
-    return Graphs("QM9 bonds", graphs)
+        positions.append(one.pos)
+    return Graphs("QM9 bonds", graphs, positions)
 
 
 class _Regression(nn.Module):
@@ -138,6 +147,38 @@ class _SchNetRegression(nn.Module):
         return _loss(out.squeeze(-1), y, graph_mask)
 
 
+class _DimeNetRegression(nn.Module):
+    """PyG's DimeNet++ with the edges and triplets of the batch."""
+
+    keys = ("z", "pos", "edge_index", "triplet_index", "batch", "y", "graph_mask")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = DimeNetOnTriplets(
+            hidden_channels=HIDDEN,
+            out_channels=1,
+            num_blocks=NUM_LAYERS,
+            int_emb_size=HIDDEN // 2,
+            basis_emb_size=8,
+            out_emb_channels=HIDDEN,
+            num_spherical=7,
+            num_radial=6,
+        )
+
+    def forward(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        edge_index: Tensor,
+        triplet_index: Tensor,
+        batch: Tensor,
+        y: Tensor,
+        graph_mask: Tensor,
+    ) -> Tensor:
+        out = self.body(z, pos, edge_index, triplet_index, batch, graph_mask.shape[0])
+        return _loss(out.squeeze(-1), y, graph_mask)
+
+
 def _given_edges(edges: tuple[Tensor, Tensor], batch: Tensor) -> tuple[Tensor, Tensor]:
     # PyG hands positions to this function only; here they are the edges themselves.
     return edges
@@ -166,6 +207,16 @@ def _pna(graphs: Graphs) -> nn.Module:
     return make(graphs)
 
 
+@functools.cache
+def _first_dimenet() -> nn.Module:
+    return _DimeNetRegression()
+
+
+def _dimenet(graphs: Graphs) -> nn.Module:
+    # SymPy derives its basis, for seconds each time; a copy has the same first weights as well.
+    return copy.deepcopy(_first_dimenet())
+
+
 MODELS: dict[str, Callable[[Graphs], nn.Module]] = {
     "GCN": _body(GCN),
     "GIN": _body(GIN),
@@ -173,12 +224,21 @@ MODELS: dict[str, Callable[[Graphs], nn.Module]] = {
     "GAT": _body(GAT, heads=4),
     "PNA": _pna,
     "SchNet": lambda graphs: _SchNetRegression(),
+    "DimeNet++": _dimenet,
 }
 
 
 def can_run(model: str, graphs: Graphs) -> bool:
-    """Whether the model has what it needs: SchNet needs distances."""
-    return model != "SchNet" or graphs.in_space
+    """Whether the model has what it needs: distances, or angles."""
+    return model not in ("SchNet", "DimeNet++") or graphs.in_space
+
+
+def prepare(model: str, graphs: Graphs) -> Graphs:
+    """Return the graphs as the model wants them; this is done once and does not count."""
+    if model != "DimeNet++":
+        return graphs
+    assert graphs.positions is not None
+    return replace(graphs, graphs=list(map(with_triplets, graphs.graphs, graphs.positions)))
 
 
 def make_model(model: str, graphs: Graphs) -> nn.Module:

@@ -2,12 +2,13 @@
 
     python benchmarks/layers.py [--threads 1] [--rounds 5] [--models GCN,GAT] [--data mutag,qm9]
 
-GCN, GIN, GraphSAGE, GAT, PNA (3 layers, 64 features, mean over nodes) and PyG's SchNet train with
-Adam on MUTAG (repeated) and on bond graphs of QM9. PyG reads batches from its `DataLoader` and
-trains eagerly, with 32, 128 and 512 graphs a batch, of which the fastest counts; Torchkiln reads
-packed batches of 128 graphs on average from a `FixedSizeLoader`. Loading counts. All take turns;
-ratios are medians over the rounds. Writes benchmarks/results/layers.json, beside what other thread
-settings and models left there, and docs/images/layers_speed.png.
+GCN, GIN, GraphSAGE, GAT, PNA (3 layers, 64 features, mean over nodes) train with Adam on MUTAG
+(repeated) and on bond graphs of QM9; PyG's SchNet and DimeNet++ (3 blocks, 64 features), which need
+positions, on QM9 only. PyG reads batches from its `DataLoader` and trains eagerly, with 32, 128 and
+512 graphs a batch, of which the fastest counts; Torchkiln reads packed batches of 128 graphs on
+average from a `FixedSizeLoader`. Loading counts; finding the triplets of DimeNet++ does not, for
+either. All take turns; ratios are medians over the rounds. Writes benchmarks/results/layers.json,
+beside what other thread settings and models left there, and docs/images/layers_speed.png.
 """
 
 from __future__ import annotations
