@@ -1,12 +1,12 @@
-"""The continuous-filter convolution on real molecules: kernel, plain torch, and PyG's way.
+"""The continuous-filter convolution on real molecules: kernel, Numba, plain torch, and PyG's way.
 
-    python benchmarks/cfconv.py [--threads 1 2] [--features 128 100] [--knots 2048]
+    python benchmarks/cfconv.py [--threads 1 2] [--features 128 100] [--knots 1024]
 
 One interaction layer on about 130 molecules of QM9 (all pairs within 10 angstrom), forward and
 backward, with the filters given (`exact`) and from a table of distances (`table`). `torch` is the
 reference of the same operation over pairs; `pyg` gathers, multiplies and scatters over directed
-edges, as PyG's CFConv does after its filter network. Forms must agree before they take turns;
-figures are medians.
+edges, as PyG's CFConv does after its filter network; `numba` is the loop of the kernel in Numba.
+Forms must agree before they take turns; figures are medians.
 
 Nanoseconds are per pair, forward plus backward. GFLOP/s and GB/s count what the algorithm must do:
 one multiplication and addition for each term, and each operand of an edge read or written once.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -55,9 +56,10 @@ def pairs_of_molecules(count: int):
     return torch.cat(distances), torch.cat(pairs, dim=1), torch.tensor(batch)
 
 
-def make_steps(num_features: int, num_knots: int, num_molecules: int):
+def make_steps(threads: int, num_features: int, num_knots: int, num_molecules: int):
     """Return the forms by name, each a forward and backward pass, and the number of pairs."""
     import torch
+    from _cfconv_numba import NumbaConvolution, parts_of
 
     from torchkiln.ops import _cfconv_reference as reference
     from torchkiln.ops import cfconv, cfconv_table
@@ -76,6 +78,9 @@ def make_steps(num_features: int, num_knots: int, num_molecules: int):
     both_filters = filters.detach().repeat(2, 1).requires_grad_()
     edges, places = Edges(pairs, batch, ways, False), Places(distances, None, num_knots, spacing, 0)
 
+    begins = parts_of(batch[pairs[0]].numpy(), threads)
+    for_numba = (distances.numpy(), 1 / spacing, *pairs.numpy(), begins)
+
     def pyg() -> torch.Tensor:
         messages = both_filters * x[both[0]]
         return torch.zeros_like(x).index_add(0, both[1], messages)
@@ -88,6 +93,7 @@ def make_steps(num_features: int, num_knots: int, num_molecules: int):
             lambda: cfconv_table(x, table, distances, pairs, batch, ways, spacing=spacing),
             table,
         ),
+        "table, numba": (lambda: NumbaConvolution.apply(x, table, for_numba), table),
         "table, torch": (
             lambda: reference.convolve(x, reference.interpolate(table, places), edges),
             table,
@@ -95,9 +101,18 @@ def make_steps(num_features: int, num_knots: int, num_molecules: int):
     }
 
     for family in ("exact", "table"):
-        outputs = [form[0]().detach() for name, form in forwards.items() if name.startswith(family)]
-        for other in outputs[1:]:
-            torch.testing.assert_close(other, outputs[0], rtol=1e-4, atol=1e-3)
+        results = []
+        for name, (forward, weights) in forwards.items():
+            if name.startswith(family):
+                out = forward()
+                grad_x, grad_weights = torch.autograd.grad(out, (x, weights), grad)
+                # PyG's way has a filter, and a gradient of it, for each direction.
+                grad_weights = grad_weights.unflatten(
+                    0, (-1, len(forwards[f"{family}, kernel"][1]))
+                )
+                results.append((out.detach(), grad_x, grad_weights.sum(0)))
+        for other in results[1:]:
+            torch.testing.assert_close(other, results[0], rtol=1e-4, atol=1e-3)
 
     def timed(forward: Callable[[], torch.Tensor], weights: torch.Tensor):
         def step() -> tuple[float, float]:
@@ -114,7 +129,7 @@ def make_steps(num_features: int, num_knots: int, num_molecules: int):
 
 def measure(threads: int, num_features: int, num_knots: int, molecules: int, rounds: int) -> dict:
     """Let the forms take turns; return nanoseconds per pair and rates by form."""
-    steps, num_pairs = make_steps(num_features, num_knots, molecules)
+    steps, num_pairs = make_steps(threads, num_features, num_knots, molecules)
     for step in steps.values():
         step(), step()
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
@@ -153,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--features", type=int, nargs="+", default=[128, 100])
-    parser.add_argument("--knots", type=int, default=2048)
+    parser.add_argument("--knots", type=int, default=1024)
     parser.add_argument("--molecules", type=int, default=130)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json", type=Path, default=RESULT)
@@ -162,6 +177,7 @@ def main() -> None:
     if arguments.child:
         (threads,) = arguments.threads
         pin_threads(threads)
+        os.environ["NUMBA_NUM_THREADS"] = str(threads)
         sizes = (arguments.knots, arguments.molecules, arguments.rounds)
         print(json.dumps([measure(threads, width, *sizes) for width in arguments.features]))
         return

@@ -82,12 +82,14 @@ void forward(const Layers &net, int64_t part, int64_t parts) {
   float *hidden = scratch.take(kTileRows * spaced(middle));
   float *y = scratch.take(kTileRows * spaced(output));
   for_tiles(net.rows, part, parts, [&](int64_t top, int64_t rows) {
-    /* What the next products read is on its way while this one is computed. */
+    /* What the next products read and write is on its way while this one is computed. */
     multiply(rows, net.input, middle, {net.x + top * net.input, net.input, 1}, first, first_bias,
              [&](auto sums, int64_t row, int64_t column) ALWAYS {
                if (column == 0) {
                  fetch(net.x + (top + row + kTileRows) * net.input, net.input);
                  if (net.residual) fetch(net.residual + (top + row) * output, output);
+                 fetch<1>(net.y + (top + row) * output, output);
+                 if (net.third) fetch<1>(net.z + (top + row) * last, last);
                }
                sums = shifted_softplus(sums);
                sums.store(hidden + row * spaced(middle) + column);
