@@ -24,6 +24,8 @@ from torchkiln.core import write_atomic
 BASELINES = {"ratio": "PyG eager (", "ratio_flushed": "PyG eager flushed ("}
 # Losses of single steps are noise; means over so many molecules are printed.
 _WINDOW = 512
+# Steps with fewer or more molecules have other losses: they have no place in one picture.
+_OTHER_BATCH_SIZES = ("(32)", "(512)")
 
 
 def summarize(outcomes: list[Outcome]) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def _draw_bars(axis: Any, name: str, modes: dict[str, Any], label: str) -> None:
         axis.bar_label(drawn, [_ratios(row) for row in rows], fontsize=8)
     axis.set_yticks(np.arange(len(names)), names, fontsize=8)
     axis.invert_yaxis()
-    axis.margins(x=0.18)
+    axis.margins(x=0.22)
     axis.set_xlabel("molecules per second; ratio to the best PyG eager / with denormals flushed")
     axis.set_title(f"SchNet {name} on QM9, {label}")
     axis.legend()
@@ -188,12 +190,14 @@ def _ratios(row: dict[str, Any] | None) -> str:
 
 def _draw_curves(axis: Any, name: str, modes: dict[str, Any]) -> None:
     for contender, row in modes.get("training", {}).get("contenders", {}).items():
+        if contender.endswith(_OTHER_BATCH_SIZES):
+            continue
         molecules, losses = zip(*row["curve"], strict=True)
         axis.plot(molecules, losses, label=contender, linewidth=1)
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlabel("molecules seen")
     axis.set_ylabel("mean squared error, standardised")
-    axis.set_title(f"Losses of the timed training steps, {name}")
+    axis.set_title(f"Losses of timed steps, {name}, 128 molecules each")
     if axis.has_data():
         axis.legend(fontsize=7)
