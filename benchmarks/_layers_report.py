@@ -86,11 +86,13 @@ def _draw_bars(axis: Any, data: str, runs: list[tuple[str, Any]]) -> None:
         rows = [run["models"].get(m, {}).get(data, {}).get("contenders", {}) for m in models]
         ratios = [row.get(name, {}).get("ratio") or 0.0 for row in rows]
         places = np.arange(len(models)) + (offset - (len(bars) - 1) / 2) * width
-        drawn = axis.bar(places, ratios, width, label=f"{name}, {label}")
+        drawn = axis.bar(
+            places, ratios, width, label=f"{name}, {label.replace('1 threads', '1 thread')}"
+        )
         axis.bar_label(drawn, [f"{r:.1f}" if r else "" for r in ratios], fontsize=7)
     axis.axhline(1.0, color="black", linewidth=1)
     axis.axhline(BAR, color="gray", linewidth=1, linestyle="--")
-    axis.set_xticks(np.arange(len(models)), models)
+    axis.set_xticks(np.arange(len(models)), models, fontsize=8)
     axis.set_title(f"{data}: packed, compiled")
 
 
