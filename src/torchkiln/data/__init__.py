@@ -2,6 +2,7 @@
 
 from torchkiln.data._errors import (
     BatchSamplerError,
+    DatasetError,
     EmptyDatasetError,
     LoaderError,
     LoaderWarning,
@@ -37,6 +38,7 @@ __all__ = [
     "rebatch",
     # errors
     "BatchSamplerError",
+    "DatasetError",
     "EmptyDatasetError",
     "LoaderError",
     "LoaderWarning",

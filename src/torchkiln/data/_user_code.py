@@ -1,0 +1,74 @@
+"""The one place where a loader calls code of the user: datasets, collation, transforms."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, final
+
+import torch.utils.data
+
+from torchkiln.data._errors import DatasetError
+
+
+def call_user_code(function: Callable[..., Any], *args: Any) -> Any:
+    """Return `function(*args)`, where StopIteration is an error.
+
+    Every loop takes StopIteration for the end of the data. One that escapes from a dataset's
+    `__getitem__` would make the pass shorter, and nobody would notice.
+
+    Raises:
+        DatasetError: The function raised StopIteration.
+    """
+    try:
+        return function(*args)
+    except StopIteration as error:
+        raise DatasetError(describe_stop(_find_origin(error, function))) from error
+
+
+def describe_stop(origin: str) -> str:
+    return (
+        f"{origin} raised StopIteration, which would end the pass over the data early and without "
+        "a word; catch it there (a `next()` without a default raises it), or raise another error"
+    )
+
+
+def _find_origin(error: StopIteration, function: Callable[..., Any]) -> str:
+    """Return the function that raised, with its place: `function` may be a layer of our own."""
+    traceback = error.__traceback__
+    assert traceback is not None
+    if traceback.tb_next is None:  # raised by native code
+        return getattr(function, "__qualname__", type(function).__qualname__)
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    return f"{code.co_qualname} ({code.co_filename}:{traceback.tb_lineno})"
+
+
+@final
+class UserCode:
+    """A function of the user whose StopIteration is an error; picklable if the function is."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return call_user_code(self._function, *args)
+
+
+@final
+class UserDataset(torch.utils.data.Dataset[Any]):
+    """A map-style dataset of the user, as torch's loaders read it."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, index: Any) -> Any:
+        return call_user_code(operator.getitem, self._dataset, index)
+
+    @property
+    def __getitems__(self) -> Callable[[list[Any]], Any] | None:
+        """What torch reads a whole batch with, if the dataset has it."""
+        read_many = getattr(self._dataset, "__getitems__", None)
+        return None if read_many is None else functools.partial(call_user_code, read_many)
