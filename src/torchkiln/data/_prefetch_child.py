@@ -30,7 +30,7 @@ from torchkiln.data._channel import (
 )
 from torchkiln.data._regroup import rebatch
 from torchkiln.data._torch_reading import cannot_be_sent, read_torch_loader
-from torchkiln.data._user_code import UserDataset
+from torchkiln.data._user_code import read_elements
 
 # How often a waiting child looks whether its parent still lives. The end of the connection says so
 # at once, unless another process inherited the parent's side of it.
@@ -148,10 +148,8 @@ class _Child:
             source.set_epoch(self._current.epoch)
         if getattr(type(source), "__iter__", None) is torch.utils.data.DataLoader.__iter__:
             batches = read_torch_loader(source)
-        elif hasattr(source, "__iter__"):
-            batches = iter(source)
-        else:  # a map-style dataset that may not end its own iteration with IndexError
-            batches = map(UserDataset(source).__getitem__, range(len(source)))
+        else:
+            batches = read_elements(source)
         if self._settings.rebatched_size is None:
             return batches
         return rebatch(batches, self._settings.rebatched_size, drop_last=self._settings.drop_last)

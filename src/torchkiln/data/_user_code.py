@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import torch.utils.data
@@ -44,6 +44,17 @@ def _find_origin(error: StopIteration, function: Callable[..., Any]) -> str:
         traceback = traceback.tb_next
     code = traceback.tb_frame.f_code
     return f"{code.co_qualname} ({code.co_filename}:{traceback.tb_lineno})"
+
+
+def read_elements(source: Any) -> Iterator[Any]:
+    """Return an iterator over an iterable or a map-style dataset.
+
+    Python would iterate over what has only `__getitem__` until that raises IndexError, or
+    StopIteration, be it by mistake and far from the end.
+    """
+    if hasattr(source, "__iter__") or not hasattr(source, "__len__"):
+        return iter(source)
+    return map(UserDataset(source).__getitem__, range(len(source)))
 
 
 @final
