@@ -26,6 +26,7 @@ from torchkiln.data._structure import (
     rebuild,
     register_container,
 )
+from torchkiln.data._unpicklable import find_unpicklable
 
 __all__ = [
     # loading
@@ -35,6 +36,7 @@ __all__ = [
     "LoaderMode",
     "PartitionSampler",
     "StartMethod",
+    "find_unpicklable",
     "rebatch",
     # errors
     "BatchSamplerError",

@@ -134,7 +134,7 @@ def test_stop_iteration_of_a_batch_does_not_end_the_epoch(loaders):
     it = loaders(make=stop_at_two)
     batches = iter(it)
     assert numbers(next(batches) for _ in range(2)) == [(0, 0), (0, 1)]
-    with pytest.raises(TorchkilnError, match="stop_at_two .* raised StopIteration"):
+    with pytest.raises(TorchkilnError, match=r"stop_at_two .* raised StopIteration"):
         next(batches)
     assert it.state_dict()["done"] == 2
 
