@@ -88,7 +88,7 @@ class _TracedCall:
 
 
 def _replace_type(obj: Any, channel: str, methods: list[str]) -> None:
-    real_type = type(obj)
+    real_type: Any = type(obj)
     shown = obj.__class__
     space: dict[str, Any] = {
         "__slots__": (),  # the same memory as the class has
@@ -99,7 +99,7 @@ def _replace_type(obj: Any, channel: str, methods: list[str]) -> None:
         "__class__": property(lambda self: shown),
     }
     try:
-        own_type = type(real_type)(real_type.__name__, (real_type,), space)
+        own_type: Any = type(real_type)(real_type.__name__, (real_type,), space)
         _set_type(obj, own_type)
     except TypeError as error:
         for name in methods:
@@ -117,7 +117,7 @@ def _replace_type(obj: Any, channel: str, methods: list[str]) -> None:
         type.__setattr__(own_type, name, _traced_method(own_type, channel, name))
 
 
-def _traced_method(own_type: type, channel: str, name: str) -> Callable[..., Any]:
+def _traced_method(own_type: Any, channel: str, name: str) -> Callable[..., Any]:
     def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
         with span(channel, name):
             return getattr(super(own_type, self), name)(*args, **kwargs)
@@ -129,7 +129,7 @@ def _traced_method(own_type: type, channel: str, name: str) -> Callable[..., Any
     return traced
 
 
-def _reduce_as(shown: type, own_type: type) -> Callable[[Any, Any], Any]:
+def _reduce_as(shown: type, own_type: Any) -> Callable[[Any, Any], Any]:
     """Return a `__reduce_ex__` that says `shown` where `own_type` would appear."""
 
     def reduce(self: Any, protocol: Any) -> Any:

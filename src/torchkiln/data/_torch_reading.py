@@ -26,6 +26,7 @@ from torchkiln.data._socket_names import share_without_file, use_cleaned_folder
 from torchkiln.data._unpicklable import find_unpicklable
 from torchkiln.data._user_code import UserCode, UserDataset, call_user_code, describe_stop
 
+_signal_handling: Any = torch.utils.data._utils.signal_handling
 # A connection can break before the system says that the process at its other end is dead.
 _DEATH_GRACE_S = 1.0
 # torch's words for a worker that left, and for a tensor that finds no room in /dev/shm; they have
@@ -164,7 +165,7 @@ def _drop_workers(loader: Any, batches: Any) -> None:
     if loader._iterator is batches:
         loader._iterator = None
     if batches._worker_pids_set:  # else torch reports the end of those that are killed here
-        torch.utils.data._utils.signal_handling._remove_worker_pids(id(batches))
+        _signal_handling._remove_worker_pids(id(batches))
         batches._worker_pids_set = False
     for worker in batches._workers:
         # A worker that died may have held a lock that the others wait for, so they are not asked.

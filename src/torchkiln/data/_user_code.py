@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
@@ -36,14 +37,12 @@ def describe_stop(origin: str) -> str:
 
 def _find_origin(error: StopIteration, function: Callable[..., Any]) -> str:
     """Return the function that raised, with its place: `function` may be a layer of our own."""
-    traceback = error.__traceback__
-    assert traceback is not None
-    if traceback.tb_next is None:  # raised by native code
-        return getattr(function, "__qualname__", type(function).__qualname__)
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    code = traceback.tb_frame.f_code
-    return f"{code.co_qualname} ({code.co_filename}:{traceback.tb_lineno})"
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if len(frames) == 1:  # raised by native code
+        name: str = getattr(function, "__qualname__", type(function).__qualname__)
+        return name
+    frame, line = frames[-1]
+    return f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
 
 
 def read_elements(source: Any) -> Iterator[Any]:
