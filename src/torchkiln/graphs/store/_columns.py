@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,10 +108,14 @@ def feed(flattener: Flattener, graphs: Iterable[Any], *, progress: bool) -> None
 
 
 def flatten_in_memory(
-    graphs: Iterable[Any], exclude_keys: frozenset[str], *, progress: bool
+    graphs: Iterable[Any],
+    exclude_keys: frozenset[str],
+    levels: Mapping[str, str],
+    *,
+    progress: bool,
 ) -> Columns:
     """Return columns of any iterable of graphs."""
-    flattener = Flattener(_memory_sinks(), exclude_keys)
+    flattener = Flattener(_memory_sinks(), exclude_keys, levels)
     feed(flattener, graphs, progress=progress)
     flat = flattener.finish()
     arrays = {}
@@ -133,7 +137,9 @@ def _memory_sinks() -> OpenSink:
     return lambda _name: io.BytesIO()
 
 
-def flat_columns(dataset: Any, exclude_keys: frozenset[str]) -> Columns | None:
+def flat_columns(
+    dataset: Any, exclude_keys: frozenset[str], levels: Mapping[str, str]
+) -> Columns | None:
     """Return the columns that a PyG `InMemoryDataset` already is, without a copy.
 
     None if it is something else: a subclass with a `get` of its own, one with a transform, or with
@@ -172,7 +178,7 @@ def flat_columns(dataset: Any, exclude_keys: frozenset[str]) -> Columns | None:
             if found is None:
                 return None
             counts[axis] = found
-    schema, offsets = assign_axes(is_hetero(sample), drafts, counts, lengths)
+    schema, offsets = assign_axes(is_hetero(sample), drafts, counts, lengths, levels)
     num_graphs = len(next(iter(lengths.values())))
     for name, attribute in schema.stored():
         length = column_length(attribute, offsets, num_graphs)

@@ -63,7 +63,12 @@ class GraphStore:
 
     @classmethod
     def from_dataset(
-        cls, dataset: Iterable[Any], *, exclude_keys: Iterable[str] = (), progress: bool = True
+        cls,
+        dataset: Iterable[Any],
+        *,
+        exclude_keys: Iterable[str] = (),
+        levels: Mapping[str, str] | None = None,
+        progress: bool = True,
     ) -> Self:
         """Flatten a dataset, or any iterable of `Data` or `HeteroData`, in memory.
 
@@ -73,16 +78,18 @@ class GraphStore:
         Args:
             dataset: The graphs; all need the same attributes.
             exclude_keys: Attributes to leave out.
+            levels: "node", "edge" or "graph" by attribute, where shapes cannot tell.
             progress: Draw a progress bar.
 
         Raises:
             StoreError: There is no graph, or one has something that a store cannot keep.
+            GraphError: Nothing tells whether an attribute describes nodes, edges or graphs.
         """
         excluded = check_exclude_keys(exclude_keys)
-        columns = flat_columns(dataset, excluded)
+        columns = flat_columns(dataset, excluded, levels or {})
         selected = None
         if columns is None:
-            columns = flatten_in_memory(dataset, excluded, progress=progress)
+            columns = flatten_in_memory(dataset, excluded, levels or {}, progress=progress)
         else:
             indices: Any = getattr(dataset, "_indices", None)
             if indices is not None:
@@ -128,6 +135,7 @@ class GraphStore:
         directory: str | os.PathLike[str],
         *,
         exclude_keys: Iterable[str] = (),
+        levels: Mapping[str, str] | None = None,
         overwrite: bool = False,
         progress: bool = True,
     ) -> Self:
@@ -138,10 +146,13 @@ class GraphStore:
         """
         path = Path(directory)
         excluded = check_exclude_keys(exclude_keys)
-        if flat_columns(dataset, excluded) is not None:
-            store = cls.from_dataset(dataset, exclude_keys=excluded, progress=progress)
+        levels = levels or {}
+        if flat_columns(dataset, excluded, levels) is not None:
+            store = cls.from_dataset(
+                dataset, exclude_keys=excluded, levels=levels, progress=progress
+            )
             return store.save(path, overwrite=overwrite)
-        stream_to_directory(dataset, path, excluded, overwrite=overwrite, progress=progress)
+        stream_to_directory(dataset, path, excluded, levels, overwrite=overwrite, progress=progress)
         return cls.open(path)
 
     @classmethod

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
@@ -59,6 +59,7 @@ def stream_to_directory(
     graphs: Iterable[Any],
     directory: Path,
     exclude_keys: frozenset[str],
+    levels: Mapping[str, str],
     *,
     overwrite: bool,
     progress: bool,
@@ -72,7 +73,7 @@ def stream_to_directory(
             stack.callback(rows[-1].file.close)
             return rows[-1]
 
-        flattener = Flattener(open_sink, exclude_keys)
+        flattener = Flattener(open_sink, exclude_keys, levels)
         feed(flattener, graphs, progress=progress)
         flat = flattener.finish()
         files = _file_names(flat.schema)
