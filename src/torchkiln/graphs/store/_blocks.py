@@ -93,7 +93,7 @@ class BlockGuard:
             number = int(np.searchsorted(self._begins, block, side="right")) - 1
             path, content = self._files[number]
             begin = (block - int(self._begins[number])) * BLOCK_BYTES
-            if zlib.crc32(content[begin : begin + BLOCK_BYTES]) != self._checksums[block]:
+            if zlib.crc32(content[begin : begin + BLOCK_BYTES].data) != self._checksums[block]:
                 end = min(begin + BLOCK_BYTES, len(content))
                 raise StoreError(
                     f"{path} is damaged: bytes {begin} to {end} do not have their checksum; "

@@ -340,7 +340,10 @@ def kind_of(value: Any) -> str | None:
     if type(value) is str:
         return "text"
     # A dict would be batched key by key.
-    return "json" if type(value) is list and _is_plain(value) else None
+    try:
+        return "json" if type(value) is list and _is_plain(value) else None
+    except RecursionError:
+        return None  # nested too deeply for JSON
 
 
 def _is_plain(value: Any) -> bool:
