@@ -66,7 +66,7 @@ class Gatherer:
         self._kernels = _collate_kernels
         self._store = store
         self._columns: Columns = store.unverified_columns
-        self._reads = self._columns.reads(_columns_of(layout))
+        self._reads = store.reads(_columns_of(layout))
         self._layout = layout
         self._defaults = dict(defaults)
         # Kernels get addresses, which the columns and the layout keep valid: taking a dozen arrays

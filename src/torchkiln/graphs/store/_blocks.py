@@ -67,7 +67,6 @@ class BlockGuard:
         self._begins = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._checksums = checksums
         self.verified = np.zeros(len(checksums), dtype=np.uint8)
-        self.is_complete = False
 
     def first_block(self, path: Path) -> int:
         return int(self._begins[self._number(path)])
@@ -79,9 +78,7 @@ class BlockGuard:
 
     def verify_all(self) -> None:
         """Compare whatever was not compared yet; see `verify_blocks`."""
-        if not self.is_complete:
-            self.verify_blocks(np.flatnonzero(self.verified == 0).tolist())
-            self.is_complete = True
+        self.verify_blocks(np.flatnonzero(self.verified == 0).tolist())
 
     def verify_blocks(self, blocks: Iterable[int]) -> None:
         """Compare blocks with their checksums.
@@ -125,10 +122,27 @@ class Piece:
 
 @final
 class Reads:
-    """Some columns that somebody reads graphs of, again and again."""
+    """Some columns that somebody reads graphs of, again and again.
 
-    def __init__(self, guard: BlockGuard, pieces: Sequence[Piece]) -> None:
+    Args:
+        guard: Of their files.
+        pieces: The columns.
+        num_graphs: How many graphs the store has.
+        selected: Those that are ever read; None: all.
+    """
+
+    def __init__(
+        self,
+        guard: BlockGuard,
+        pieces: Sequence[Piece],
+        num_graphs: int,
+        selected: NDArray[np.int64] | None,
+    ) -> None:
         self._guard = guard
+        self._num_graphs = num_graphs
+        self._selected = selected
+        self._num_seen = 0
+        self._is_complete = False
         self._pieces = list(pieces)  # keeps the offsets whose addresses kernels get
         rows = [
             (
@@ -147,14 +161,21 @@ class Reads:
         Raises:
             StoreError: One of them is damaged.
         """
-        guard = self._guard
-        if guard.is_complete:
+        if self._is_complete:
             return
         from torchkiln.graphs.store._block_kernels import all_verified, find_blocks
 
-        if all_verified(self._table, graphs, BLOCK_BYTES, guard.verified):
-            return
-        found = np.zeros(len(guard.verified), dtype=np.uint8)
-        find_blocks(self._table, graphs, BLOCK_BYTES, guard.verified, found)
-        guard.verify_blocks(np.flatnonzero(found).tolist())
-        guard.is_complete = bool(guard.verified.all())
+        guard = self._guard
+        if not all_verified(self._table, graphs, BLOCK_BYTES, guard.verified):
+            found = np.zeros(len(guard.verified), dtype=np.uint8)
+            find_blocks(self._table, graphs, BLOCK_BYTES, guard.verified, found)
+            guard.verify_blocks(np.flatnonzero(found).tolist())
+        # Looking at a few graphs again and again takes time, too. After about an epoch it is worth
+        # to look at all of them once: what is never read stays unverified, so one cannot wait for
+        # the last block.
+        self._num_seen += len(graphs)
+        every = self._num_graphs if self._selected is None else len(self._selected)
+        if self._num_seen >= every:
+            self._num_seen = 0
+            chosen = np.arange(every) if self._selected is None else self._selected
+            self._is_complete = bool(all_verified(self._table, chosen, BLOCK_BYTES, guard.verified))

@@ -57,7 +57,7 @@ class MappedColumns:
     files: dict[str, Path]
     data_begin: int
 
-    def reads(self, columns: Columns, names: Iterable[str]) -> Reads:
+    def reads(self, columns: Columns, names: Iterable[str], selected: Counts | None) -> Reads:
         attributes = dict(columns.schema.stored())
         pieces = []
         for name in names:
@@ -70,7 +70,7 @@ class MappedColumns:
                 item_bytes = row.dtype.itemsize * math.prod(row.shape[1:])
                 begin = self.data_begin + number * row.nbytes
                 pieces.append(Piece(offsets, item_bytes, begin, first_block))
-        return Reads(self.guard, pieces)
+        return Reads(self.guard, pieces, columns.num_graphs, selected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,14 @@ class Columns:
     def num_graphs(self) -> int:
         return len(self.offsets[self.schema.node_axes[0]]) - 1
 
-    def reads(self, names: Iterable[str]) -> Reads | None:
-        """Return what verifies graphs before these columns of them are read; None: no need."""
-        return None if self.mapped is None else self.mapped.reads(self, names)
+    def reads(self, names: Iterable[str], selected: Counts | None) -> Reads | None:
+        """Return what verifies graphs before they are read; None if there is no need to.
+
+        Args:
+            names: The columns that are read.
+            selected: The graphs that are read, sooner or later; None: all.
+        """
+        return None if self.mapped is None else self.mapped.reads(self, names, selected)
 
     def verify_all(self) -> None:
         """Compare all columns with their checksums.

@@ -199,8 +199,15 @@ class GraphStore:
 
     @property
     def unverified_columns(self) -> Columns:
-        """The same, for readers who have verified what they read: see `Columns.reads`."""
+        """The same, for readers who verify what they read: see `reads`."""
         return self._columns
+
+    def reads(self, names: Iterable[str]) -> Reads | None:
+        """Return what verifies graphs of this view before these columns of them are read.
+
+        None if there is no need to: the store is in memory.
+        """
+        return self._columns.reads(names, self._selected)
 
     @property
     def path(self) -> Path | None:
@@ -257,7 +264,7 @@ class GraphStore:
 
     @functools.cached_property
     def _reads(self) -> Reads | None:
-        return self._columns.reads(name for name, _ in self.schema.stored())
+        return self.reads(name for name, _ in self.schema.stored())
 
     def _load(self, graph: int) -> Any:
         from torch_geometric.data import Data, HeteroData
