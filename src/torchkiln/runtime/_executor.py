@@ -50,8 +50,9 @@ class Executor:
         self._trainable = self._trainable_flags()
         self._constants = [slot.tensor.detach().clone() for slot in binding.attributes]
         self._use_constants()
-        params = optimizer.params if optimizer is not None and self._accumulates else []
-        self._sums = [torch.zeros_like(param) for param in params]
+        self._sums: list[Tensor] = []
+        if optimizer is not None and self._accumulates:
+            self._sums = [optimizer.empty_sum(param).zero_() for param in optimizer.params]
         self._order = self._slice_order()
         self._anchors: dict[str, Tensor] = {}
         self._clock: list[tuple[float, float]] = []

@@ -13,6 +13,7 @@ from torchkiln.runtime._memory_report import MemoryReport, ModuleMemory
 from torchkiln.runtime._memory_timeline import Timeline
 from torchkiln.runtime._optimizers import OptimizerBinding
 from torchkiln.runtime._recompute_choice import choose_modules
+from torchkiln.runtime._state_dtypes import SUMS
 from torchkiln.runtime._step import StepFunction
 
 
@@ -29,7 +30,7 @@ def report_memory(
     state = _state_bytes(optimizer, captured.updated)
     sums = 0
     if step.options.micro_batches_per_update > 1 and optimizer is not None:
-        sums = _bytes(optimizer.params)
+        sums = _sum_bytes(optimizer)
     saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b))
     gradients = sum(
         b.size_bytes for b in timeline.peak if timeline.is_gradient(b) and not timeline.is_saved(b)
@@ -73,11 +74,20 @@ def _state_bytes(optimizer: OptimizerBinding | None, updated: list[str]) -> dict
     """Return the bytes of optimiser state by parameter."""
     if optimizer is None:
         return {}
+    dtypes = optimizer.recipe.state_dtypes
     return {
-        name: param.nbytes * len(optimizer.rule(member).state_names)
+        name: sum(
+            param.numel() * dtypes.of(key, param).itemsize
+            for key in optimizer.rule(member).state_names
+        )
         for member, (name, param) in enumerate(zip(optimizer.names, optimizer.params, strict=True))
         if name in set(updated)
     }
+
+
+def _sum_bytes(optimizer: OptimizerBinding) -> int:
+    dtypes = optimizer.recipe.state_dtypes
+    return sum(param.numel() * dtypes.of(SUMS, param).itemsize for param in optimizer.params)
 
 
 def _output_bytes(captured: Captured) -> int:
