@@ -1,4 +1,4 @@
-"""Half-precision weights trained by plain PyTorch with float32 moments: what programs must equal."""
+"""Half-precision weights trained by plain PyTorch with float32 moments: programs must equal it."""
 
 from __future__ import annotations
 

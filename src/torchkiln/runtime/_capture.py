@@ -205,8 +205,7 @@ def _training_result(
 
 def _empty_state(optimizer: OptimizerBinding, params: list[Tensor]) -> list[list[Tensor]]:
     return [
-        list(optimizer.empty_state(member, param).values())
-        for member, param in enumerate(params)
+        list(optimizer.empty_state(member, param).values()) for member, param in enumerate(params)
     ]
 
 

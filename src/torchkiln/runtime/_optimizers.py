@@ -40,7 +40,7 @@ class Recipe:
     rules: tuple[UpdateRule, ...]
     clips: bool
     scales_loss: bool
-    state_dtypes: StateDtypes = StateDtypes()
+    state_dtypes: StateDtypes
 
     def difference(self, other: Recipe) -> str:
         """Say what `other`, a recipe of the same kind and groups, switches on or off."""

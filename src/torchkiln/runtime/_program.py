@@ -230,6 +230,12 @@ class Program:
         assert self._signature is not None
         return self._signature.to_json()
 
+    def describe_state(self) -> dict[str, str]:
+        """Return the dtypes of the optimiser state and gradient sums that the executable takes."""
+        self._require_compiled()
+        assert self._executor is not None
+        return self._executor.state_dtypes()
+
     def adopt_executable(
         self,
         executable: Executable,
