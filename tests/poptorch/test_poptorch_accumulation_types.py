@@ -10,6 +10,7 @@ from torch import nn
 
 import poptorch
 from poptorch import optim
+from torchkiln.core import OptimizerError
 
 pytestmark = pytest.mark.filterwarnings("ignore:this CPU has no")
 
@@ -179,3 +180,21 @@ def test_a_state_loaded_into_a_running_model_resumes_with_the_same_bits():
     net.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
     assert [model(*data(seed=seed)).item() for seed in range(3, 6)] == expected
+
+
+def test_host_steps_that_torch_cannot_do_are_refused():
+    net = Regression()
+    optimizer = optim.Adam(net.parameters(), first_order_momentum_accum_type=HALF)
+    train(net, optimizer)
+    optimizer.step()  # no gradients: nothing to do
+    net(*data(FLOAT)).backward()
+    with pytest.raises(OptimizerError, match=r"step\(\) of torch cannot update"):
+        optimizer.step()
+
+
+def test_host_steps_of_lamb_honour_the_types():
+    net = Regression().half()
+    optimizer = optim.LAMB(net.parameters(), second_order_momentum_accum_type=HALF)
+    net(*data()).backward()
+    optimizer.step()
+    assert dtypes(net, optimizer) == {"exp_avg": FLOAT, "exp_avg_sq": HALF}

@@ -7,8 +7,9 @@ import torch
 from _half import HALVES, OPTIMIZERS, REFERENCES, FloatMoments, Regression, batch, regression
 from torch import nn
 
-from torchkiln.core import Options
+from torchkiln.core import OptimizerError, Options
 from torchkiln.runtime import identity_loss, training_model
+from torchkiln.runtime._builder import _fast_key
 
 STEPS = 60
 # Units in the last place of a weight. The same gradients and float32 rules that differ in the
@@ -117,5 +118,27 @@ def test_predicted_memory_counts_float32_state(options):
         split = options.replace(gradient_accumulation=2)
         program = training_model(module, split, torch.optim.Adam(module.parameters()))
         report = program.memory_report(*batch(dtype, rows=32))
-        sizes[dtype] = report.optimizer_bytes
-    assert sizes[torch.float16] == sizes[torch.float32] > 0
+        sizes[dtype] = report.optimizer_bytes, report.gradient_sum_bytes
+    assert sizes[torch.float16] == sizes[torch.float32]
+    assert min(sizes[torch.float16]) > 0
+
+
+def test_the_cache_tells_dtypes_of_state_apart():
+    keys = set()
+    for dtype in (torch.float32, torch.float16):
+        module = regression(torch.float16)
+        optimizer = torch.optim.Adam(module.parameters())
+        optimizer.state_dtypes = {"exp_avg": dtype}
+        program = training_model(module, Options(show_progress=False), optimizer)
+        step, _, _ = program._begin(batch(torch.float16), {})
+        keys.add(_fast_key(step, program._bind_optimizer(step), torch.device("cpu")))
+    assert None not in keys
+    assert len(keys) == 2
+
+
+def test_state_dtypes_that_hold_no_fractions_are_refused(options):
+    module = regression(torch.float16)
+    optimizer = torch.optim.Adam(module.parameters())
+    optimizer.state_dtypes = {"exp_avg": torch.int8}
+    with pytest.raises(OptimizerError, match=r"state_dtypes\['exp_avg'\] is torch.int8"):
+        training_model(module, options, optimizer)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import pickle
+import zipfile
 
 import pytest
 import torch
 from _half import OPTIMIZERS, batch, regression
 from torch import nn
 
-from torchkiln.core import OptimizerError, Options
+from torchkiln.core import ExecutableError, OptimizerError, Options
 from torchkiln.runtime import (
     LAMB,
     CheckpointStore,
+    load,
     load_optimizer_tensors,
     optimizer_tensors,
     training_model,
@@ -227,3 +230,33 @@ def test_float32_parameters_load_as_in_torch():
     optimizer.load_state_dict(saved)
     assert optimizer.state[param]["exp_avg"].dtype == torch.float32
     optimizer.step()
+
+
+@pytest.mark.inductor
+def test_an_exported_program_keeps_float32_state_and_older_ones_are_refused(tmp_path):
+    module, optimizer, program = start("adamw", "inductor")
+    run(program, 0, 2)
+    path = tmp_path / "program.kiln"
+    program.export(path)
+    kept = state_of(module, optimizer)
+    expected = run(program, 2, 4)
+
+    other = regression(HALF)
+    other_optimizer = OPTIMIZERS["adamw"](other.parameters())
+    loaded = load(path, other, other_optimizer)
+    assert_same_bits(state_of(other, other_optimizer), kept)
+    assert run(loaded, 2, 4) == expected
+    with pytest.raises(ExecutableError, match="an optimiser like the one"):
+        load(path, other, torch.optim.SGD(other.parameters(), lr=0.1))
+
+    # Versions that wrote no dtypes compiled the update of half weights with half moments.
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    header = json.loads(parts["program.json"])
+    del header["state"]
+    parts["program.json"] = json.dumps(header).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    with pytest.raises(ExecutableError, match=r"in torch.float16, here it is torch.float32"):
+        load(path, other, other_optimizer)

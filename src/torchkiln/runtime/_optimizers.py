@@ -16,7 +16,7 @@ from torchkiln.core import CaptureError, OptimizerError, warn_user
 from torchkiln.runtime._binding import Binding
 from torchkiln.runtime._lamb import LAMB
 from torchkiln.runtime._state_dtypes import HALVES, SUMS, StateDtypes, read_state_dtypes
-from torchkiln.runtime._state_precision import has_foreign_step_hooks
+from torchkiln.runtime._state_precision import has_foreign_step_hooks, warn_about_narrow_state
 from torchkiln.runtime._update_rules import AdamRule, LAMBRule, RMSpropRule, SGDRule, UpdateRule
 
 _SUPPORTED: tuple[type[torch.optim.Optimizer], ...] = (
@@ -303,7 +303,7 @@ class OptimizerBinding:
                 if value.dtype in HALVES and tensor.dtype not in HALVES:
                     narrow.add(f"{name} ({value.dtype})")
         if narrow:
-            _warn_about_narrow_state(narrow)
+            warn_about_narrow_state(narrow)
         steps = read_steps(self.optimizer, self.params)
         for row in self.rows:
             values = {steps[member] for member in row.members}
@@ -332,15 +332,6 @@ class OptimizerBinding:
                 self.optimizer.state[param] = entry
         self.published = True
         self._num_published = len(self.optimizer.state)
-
-
-def _warn_about_narrow_state(found: set[str]) -> None:
-    warn_user(
-        f"the optimiser's state comes in half precision: {', '.join(sorted(found))}. The program "
-        "goes on in float32, but digits that are gone stay gone. torch's load_state_dict cuts "
-        "float32 state of half-precision weights: call it after the program was made, or load "
-        "with torchkiln.runtime.load_optimizer_tensors"
-    )
 
 
 def read_steps(optimizer: torch.optim.Optimizer, params: list[Tensor]) -> list[int]:

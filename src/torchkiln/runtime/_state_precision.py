@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchkiln.core import OptimizerError
+from torchkiln.core import OptimizerError, warn_user
 from torchkiln.runtime._state_dtypes import HALVES
 
 _kept: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -37,6 +37,16 @@ def has_foreign_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Whether somebody else registered hooks around `step`."""
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     return any(hook is not _refuse_step for part in hooks for hook in part.values())
+
+
+def warn_about_narrow_state(found: set[str]) -> None:
+    """Tell of state, by name and dtype, that a program had to widen."""
+    warn_user(
+        f"the optimiser's state comes in half precision: {', '.join(sorted(found))}. The program "
+        "goes on in float32, but digits that are gone stay gone. torch's load_state_dict cuts "
+        "float32 state of half-precision weights: call it after the program was made, or after "
+        "torchkiln.runtime.keep_state_precision(optimizer)"
+    )
 
 
 class _Loading:
@@ -76,11 +86,13 @@ def _was_narrowed(saved: Any, loaded: Any, dtype: torch.dtype) -> bool:
 
 def _refuse_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     """Raise before torch's own step fails half-way, with the steps counted and nothing updated."""
+    # A closure makes the gradients later.
+    has_closure = any(callable(value) for value in (*args, *kwargs.values()))
     for group in optimizer.param_groups:
         if not (_interpolates(optimizer, group) or group.get("fused")):
             continue
         for param in group["params"]:
-            if param.dtype not in HALVES:
+            if param.grad is None and not has_closure:
                 continue
             for name, value in (optimizer.state.get(param) or {}).items():
                 if name != "step" and isinstance(value, Tensor) and value.dtype != param.dtype:
