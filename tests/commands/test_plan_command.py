@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from torchkiln import cli
+from torchkiln.commands._plan_sizes import read_size_file
+from torchkiln.core import OptionsError
 from torchkiln.packing import PackPlan
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -131,6 +133,7 @@ def test_a_saved_store_can_be_planned(capfd, tmp_path):
         (["--sizes", "{empty}"], "there are no graphs to plan"),
         (["--sizes", "{text}"], "save the sizes as one of them"),
         (["--sizes", "{notnpy}"], "holds no plain array"),
+        (["--sizes", "{notnpz}"], "holds no plain array"),
         (["--sizes", "{cube}"], r"has shape [2, 2, 2]; wanted are [graphs]"),
     ],
 )
@@ -142,6 +145,7 @@ def test_mistakes_get_the_remedy(capfd, sizes_csv, tmp_path, args, remedy):
         "empty.csv": "nodes,edges\n",
         "text.txt": "3",
         "notnpy.npy": "3",
+        "notnpz.npz": "PK\3\4 and nothing else",
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
@@ -151,6 +155,21 @@ def test_mistakes_get_the_remedy(capfd, sizes_csv, tmp_path, args, remedy):
     assert code == 2
     assert remedy in err
     assert "Traceback" not in err
+
+
+def test_damaged_size_files_are_refused_or_read_as_they_were(tmp_path):
+    sizes = {"nodes": np.arange(50), "edges": np.arange(50) * 2}
+    path = tmp_path / "sizes.npz"
+    np.savez_compressed(path, **sizes)
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            found = read_size_file(path)
+        except OptionsError:
+            continue
+        assert found.keys() == sizes.keys()
+        assert all(np.array_equal(found[axis], sizes[axis]) for axis in sizes)
 
 
 def test_help_teaches_and_stays_light():

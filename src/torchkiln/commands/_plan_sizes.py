@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.core import OptionsError
+from torchkiln.core import OptionsError, Unreadable, read_npy, read_npz
 
 Sizes = dict[str, NDArray[np.int64]]
 # Names of the columns of an array that has none.
@@ -57,11 +56,10 @@ def read_size_file(path: Path) -> Sizes:
 
 def _read_numpy(path: Path) -> Sizes:
     try:
-        with path.open("rb") as file:
-            content = np.load(file, allow_pickle=False)
-            if isinstance(content, Mapping):
-                return {axis: content[axis] for axis in content}
-    except (ValueError, EOFError, OSError) as error:
+        if path.suffix == ".npz":
+            return dict(read_npz(path))
+        content = read_npy(path)
+    except Unreadable as error:
         raise OptionsError(f"{path} holds no plain array of numbers ({error})") from error
     if content.dtype.names is not None:
         return {axis: content[axis] for axis in content.dtype.names}

@@ -40,6 +40,7 @@ from torchkiln.core._options import (
     Reduction,
 )
 from torchkiln.core._places import user_cache_dir
+from torchkiln.core._safe_reading import Unreadable, parse_json, read_json, read_npy, read_npz
 from torchkiln.core._sealed import SealBroken, read_sealed, write_sealed
 from torchkiln.core._temporary import (
     ScratchDirectory,
@@ -96,6 +97,12 @@ __all__ = [
     "temporary_folder",
     "write_atomic",
     "write_sealed",
+    # reading what may be damaged
+    "Unreadable",
+    "parse_json",
+    "read_json",
+    "read_npy",
+    "read_npz",
     # who may have written native code
     "check_trusted",
     "private_folder",
