@@ -1,5 +1,6 @@
 """What everything may import: options, errors, atomic files, trace hooks. No torch here."""
 
+from torchkiln.core._array_files import read_npy, read_npz
 from torchkiln.core._capture_contexts import add_capture_context, capture_contexts
 from torchkiln.core._errors import (
     ArgumentError,
@@ -39,6 +40,7 @@ from torchkiln.core._options import (
     Precision,
     Reduction,
 )
+from torchkiln.core._text_formats import check_yaml, parse_json, parse_yaml, read_text
 from torchkiln.core._trace import Span, add_listener, span
 from torchkiln.core._warnings import warn_user
 
@@ -80,6 +82,13 @@ __all__ = [
     "file_lock",
     "sha256_file",
     "write_atomic",
+    # reading what may be damaged
+    "check_yaml",
+    "parse_json",
+    "parse_yaml",
+    "read_npy",
+    "read_npz",
+    "read_text",
     # machine
     "cpu_features",
     # trace hooks
