@@ -37,11 +37,50 @@ def test_failure_keeps_the_old_content_and_leaves_no_rubbish(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_temporary_file_is_in_the_same_directory(tmp_path):
+def test_temporary_file_is_beside_its_place(tmp_path):
     # A rename is atomic within one file system only.
-    with atomic_path(tmp_path / "file") as temporary:
-        assert temporary.parent == tmp_path
-        assert not (tmp_path / "file").exists()
+    with atomic_path(tmp_path / "file.npz") as temporary:
+        assert temporary.parent.parent == tmp_path
+        assert temporary.name == "file.npz"
+        assert not (tmp_path / "file.npz").exists()
+
+
+def test_no_other_thread_sees_another_umask(tmp_path):
+    # The umask belongs to the process: a file made while it is 0 can be written by everybody.
+    before, stop = os.umask(0o022), threading.Event()
+    open_to_all = []
+
+    def make_files() -> None:
+        count = 0
+        while not stop.is_set():
+            path = tmp_path / f"other-{count}"
+            path.touch()
+            open_to_all.append(path.stat().st_mode & 0o022)
+            path.unlink()
+            count += 1
+
+    other = threading.Thread(target=make_files)
+    try:
+        other.start()
+        for _ in range(300):
+            write_atomic(tmp_path / "file", "x")
+    finally:
+        stop.set()
+        other.join()
+        os.umask(before)
+    assert open_to_all
+    assert not any(open_to_all)
+
+
+def test_private_files_of_native_writers_follow_the_umask(tmp_path):
+    before = os.umask(0o022)
+    try:
+        with atomic_path(tmp_path / "file") as temporary:
+            temporary.unlink()
+            os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
 
 
 def test_permissions_follow_the_umask(tmp_path):

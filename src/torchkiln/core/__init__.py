@@ -21,10 +21,10 @@ from torchkiln.core._errors import (
     ShapeChanged,
     StoreError,
     TorchkilnError,
+    TrustError,
     WorkerError,
 )
 from torchkiln.core._files import (
-    ScratchDirectory,
     atomic_path,
     file_lock,
     sha256_file,
@@ -40,8 +40,16 @@ from torchkiln.core._options import (
     Precision,
     Reduction,
 )
+from torchkiln.core._sealed import SealBroken, read_sealed, write_sealed
+from torchkiln.core._temporary import (
+    ScratchDirectory,
+    clean_leftovers,
+    is_temporary,
+    temporary_folder,
+)
 from torchkiln.core._text_formats import check_yaml, parse_json, parse_yaml, read_text
 from torchkiln.core._trace import Span, add_listener, span
+from torchkiln.core._trust import check_trusted, private_folder
 from torchkiln.core._warnings import warn_user
 
 __all__ = [
@@ -72,15 +80,21 @@ __all__ = [
     "ShapeChanged",
     "StoreError",
     "TorchkilnError",
+    "TrustError",
     "WorkerError",
     # what to switch on while a forward is recorded
     "add_capture_context",
     "capture_contexts",
     # files
     "ScratchDirectory",
+    "SealBroken",
     "atomic_path",
+    "clean_leftovers",
     "file_lock",
+    "is_temporary",
+    "read_sealed",
     "sha256_file",
+    "temporary_folder",
     "write_atomic",
     # reading what may be damaged
     "check_yaml",
@@ -89,6 +103,10 @@ __all__ = [
     "read_npy",
     "read_npz",
     "read_text",
+    "write_sealed",
+    # who may have written native code
+    "check_trusted",
+    "private_folder",
     # machine
     "cpu_features",
     # trace hooks

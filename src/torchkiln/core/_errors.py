@@ -71,6 +71,10 @@ class ExecutableError(TorchkilnError, RuntimeError):
     """An exported or cached executable is damaged, foreign, or does not fit the module."""
 
 
+class TrustError(ExecutableError):
+    """Native code lies where somebody else could have written it, so it is not run."""
+
+
 class WorkerError(TorchkilnError, RuntimeError):
     """A data-loading process failed; the message carries its traceback."""
 

@@ -6,35 +6,32 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
-import tempfile
-import weakref
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from torchkiln.core._temporary import temporary_folder
 
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` that becomes `path` when the block succeeds.
+    """Yield a temporary path of the same name that becomes `path` when the block succeeds.
 
     The content is flushed to disk before the rename; on any error the temporary file is removed
     and `path` keeps what it had.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    with temporary_folder(beside=path) as folder:
+        temporary = folder / path.name
+        # Some writers make private files; a shared cache or checkpoint follows the user's umask,
+        # which a new file shows and which cannot be asked for without changing it.
+        temporary.touch(0o666)
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        # mkstemp makes files private; a shared cache or checkpoint follows the user's umask.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+            os.fchmod(file.fileno(), mode)
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
@@ -53,17 +50,6 @@ def file_lock(path: Path) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
-
-
-class ScratchDirectory:
-    """A temporary directory that goes with its owner, quietly."""
-
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="torchkiln-"))
-        self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-    def remove(self) -> None:
-        self._remove()
 
 
 def sha256_file(path: Path) -> str:
