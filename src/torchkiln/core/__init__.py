@@ -96,6 +96,7 @@ __all__ = [
     "sha256_file",
     "temporary_folder",
     "write_atomic",
+    "write_sealed",
     # reading what may be damaged
     "check_yaml",
     "parse_json",
@@ -103,7 +104,6 @@ __all__ = [
     "read_npy",
     "read_npz",
     "read_text",
-    "write_sealed",
     # who may have written native code
     "check_trusted",
     "private_folder",

@@ -20,9 +20,12 @@ _MAX_DEPTH = 100
 _MAX_REPEATED = 10_000
 # A file of settings has kilobytes; what has more is another file (or a device that never ends).
 _MAX_BYTES = 16_000_000
+_PIECE_BYTES = 1 << 20
 
 
-def read_text(path: Path, *, error: type[TorchkilnError] = StoreError) -> str:
+def read_text(
+    path: Path, *, error: type[TorchkilnError] = StoreError, max_bytes: int = _MAX_BYTES
+) -> str:
     """Return a text file of moderate size.
 
     Raises:
@@ -30,13 +33,17 @@ def read_text(path: Path, *, error: type[TorchkilnError] = StoreError) -> str:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+            # In pieces: asked for many bytes, Python makes room for all of them first.
+            pieces = []
+            while sum(map(len, pieces)) <= max_bytes and (piece := file.read(_PIECE_BYTES)):
+                pieces.append(piece)
+            content = b"".join(pieces)
     except OSError as problem:
         reason = problem.strerror or str(problem)
         raise error(f"cannot read {path}: {reason}; check its name") from problem
-    if len(content) > _MAX_BYTES:
+    if len(content) > max_bytes:
         raise error(
-            f"{path} has more than {_MAX_BYTES // 1_000_000} MB, which no such file has; name "
+            f"{path} has more than {max_bytes // 1_000_000} MB, which no such file has; name "
             "another one"
         )
     try:
