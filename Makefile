@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint types test slow bench fashion cosmic benchmarks clean
+.PHONY: help install lint types test slow faults bench fashion cosmic benchmarks clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,7 +29,10 @@ test: $(STAMP) lint types  ## Lint, type-check and run the tests (under 10 minut
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 slow: $(STAMP)  ## Run the long test matrices
-	$(BIN)/python -m pytest -m slow --timeout 1800 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slow -n 2 --dist load --timeout 1800 $(PYTEST_ARGS)
+
+faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing (15 minutes)
+	TORCHKILN_FAULTS=whole $(BIN)/python -m pytest tests/faults -m '' -n 2 --dist load --timeout 900 $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
 	$(BIN)/python bench.py --config configs/qm9_quick.yml

@@ -49,7 +49,7 @@ def cache(tmp_path):
     cache = ExecutableCache(tmp_path / "cache", 10**9)
     source = tmp_path / "built.pt2"
     source.write_bytes(b"native code" * 100_000)
-    cache.store("0123456789abcdef", source, "training Classifier(x[16, 4])")
+    cache.store("0123456789abcdef" * 4, source, "training Classifier(x[16, 4])")
     return cache
 
 

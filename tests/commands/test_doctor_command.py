@@ -102,7 +102,7 @@ def test_caches_have_sizes_and_a_way_to_clear_them(monkeypatch, tmp_path):
     sizes = {
         "data/qm9.npz": 3 * 2**20,
         "data/native/helper.so": 2**20,
-        "executables/executables/a.pt2": 2**21,
+        f"executables/executables/{64 * 'a'}.pt2": 2**21,
         "a b/deep/code.cpp": 2**19,
         "numba/x.nbi": 2**20,
         "numba/x.py": 2**22,

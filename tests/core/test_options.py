@@ -33,6 +33,7 @@ FULL = {
     "device": "cpu",
     "cache_dir": Path("/somewhere/cache"),
     "cache_limit_bytes": 1000,
+    "trusted_dirs": (Path("/shared/cache"),),
     "random_seed": 5,
     "check_finite": True,
     "show_progress": False,

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from torchkiln.core import TrustError
 from torchkiln.ops import _native, segment_sum
 
 SUM_WITHOUT_A_COMPILER = """
@@ -63,3 +64,49 @@ def test_a_folder_that_cannot_be_written_is_told(monkeypatch, tmp_path, fresh):
     monkeypatch.setenv("TORCHKILN_NATIVE_DIR", str(tmp_path / "file" / "native"))
     with pytest.warns(UserWarning, match="set TORCHKILN_NATIVE_DIR to a folder that can be"):
         assert _native.load_native("_mt19937") is None
+
+
+def library_in(folder):
+    (path,) = folder.glob("*.so")
+    return path
+
+
+def damage_truncated(path):
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+def damage_flipped(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def damage_emptied(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.skipif(_native.load_native("_mt19937") is None, reason="no C compiler")
+@pytest.mark.parametrize("damage", [damage_truncated, damage_flipped, damage_emptied])
+def test_a_damaged_library_is_built_again_and_said_once(tmp_path, fresh, recwarn, damage):
+    path = tmp_path / "native"
+    code = "from torchkiln.ops import _native; assert _native.load_native('_mt19937') is not None"
+    command = [sys.executable, "-c", code]
+    subprocess.run(command, check=True)
+    damage(library_in(path))
+    again = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert again.stderr.count("is damaged; it is built again") == 1
+    third = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "damaged" not in third.stderr
+
+
+@pytest.mark.skipif(_native.load_native("_mt19937") is None, reason="no C compiler")
+@pytest.mark.parametrize("part", ["library", "folder"])
+def test_a_library_that_others_may_write_is_not_loaded(tmp_path, monkeypatch, fresh, part):
+    assert _native.load_native("_mt19937") is not None
+    folder = tmp_path / "native"
+    (library_in(folder) if part == "library" else folder).chmod(0o777)
+    _native.load_native.cache_clear()
+    with pytest.raises(TrustError, match=r"can be written by everybody.*TORCHKILN_TRUSTED_DIRS"):
+        _native.load_native("_mt19937")
+    monkeypatch.setenv("TORCHKILN_TRUSTED_DIRS", str(folder))
+    assert _native.load_native("_mt19937") is not None

@@ -1,13 +1,24 @@
 """The cache directory itself: no program is compiled here."""
 
+import hashlib
 import json
 import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
 
 import pytest
 
+from torchkiln.core import ExecutableError, TrustError, read_sealed, write_sealed
 from torchkiln.runtime._cache import ExecutableCache
 
 LIMIT_BYTES = 10_000
+
+
+def key(name):
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 @pytest.fixture
@@ -15,20 +26,27 @@ def cache(tmp_path):
     return ExecutableCache(tmp_path / "cache", LIMIT_BYTES)
 
 
-def put(cache, tmp_path, key, size=100):
+def put(cache, tmp_path, name, size=100):
     source = tmp_path / "built.pt2"
     source.write_bytes(os.urandom(size))
-    return cache.store(key, source, f"program {key}")
+    with cache.holding(key(name)):
+        cache.store(key(name), source, f"program {name}")
+    return cache.directory / "executables" / f"{key(name)}.pt2"
+
+
+def find(cache, name):
+    with cache.holding(key(name)) as package:
+        return package
 
 
 def test_a_stored_package_is_found_again(cache, tmp_path):
     path = put(cache, tmp_path, "a")
-    assert cache.find("a") == path
-    assert not (tmp_path / "built.pt2").exists()
+    assert find(cache, "a") == path
+    assert path.read_bytes() == (tmp_path / "built.pt2").read_bytes()
 
 
 def test_an_unknown_key_is_a_quiet_miss(cache):
-    assert cache.find("nothing") is None
+    assert find(cache, "nothing") is None
 
 
 @pytest.mark.parametrize(
@@ -40,49 +58,165 @@ def test_an_unknown_key_is_a_quiet_miss(cache):
         lambda package, record: record.write_text("{"),
         lambda package, record: record.unlink(),
         lambda package, record: record.write_text(json.dumps({"format": 999})),
+        lambda package, record: write_sealed(record, {**read_sealed(record), "format": 999}),
     ],
-    ids=["flipped", "truncated", "missing", "torn record", "no record", "foreign format"],
+    ids=["flipped", "truncated", "missing", "torn record", "no record", "foreign", "other format"],
 )
 def test_a_damaged_entry_is_removed_with_one_warning(cache, tmp_path, damage):
     package = put(cache, tmp_path, "a")
     damage(package, package.with_suffix(".json"))
     with pytest.warns(UserWarning, match="damaged"):
-        assert cache.find("a") is None
-    assert cache.find("a") is None  # and now it is simply not there
+        assert find(cache, "a") is None
+    assert find(cache, "a") is None  # and now it is simply not there
 
 
-def test_a_damaged_index_entry_is_a_miss(cache):
-    cache.remember("fast", {"graph": "a", "program": {}})
-    assert cache.lookup("fast")["graph"] == "a"
-    (cache.directory / "index" / "fast.json").write_text('{"format": 1, "gra')
-    assert cache.lookup("fast") is None
+REMEMBERED = {"graph": key("a"), "program": {"entries": ["step"], "mutated_inputs": [0, 3]}}
+
+
+def test_every_flipped_bit_of_an_index_file_is_noticed(cache):
+    cache.remember(key("fast"), REMEMBERED)
+    path = cache.directory / "index" / f"{key('fast')}.json"
+    intact = path.read_bytes()
+    for position in range(len(intact)):
+        for bit in range(8):
+            damaged = bytearray(intact)
+            damaged[position] ^= 1 << bit
+            path.write_bytes(damaged)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = cache.lookup(key("fast"))
+            assert found is None or found == {"format": 2, **REMEMBERED}
+            assert path.exists() == (found is not None)
+
+
+def test_a_damaged_index_file_is_removed_with_one_warning(cache):
+    cache.remember(key("fast"), REMEMBERED)
+    assert cache.lookup(key("fast"))["graph"] == key("a")
+    (cache.directory / "index" / f"{key('fast')}.json").write_text('{"format": 1, "gra')
+    with pytest.warns(UserWarning, match=r"index.*is damaged"):
+        assert cache.lookup(key("fast")) is None
+    assert cache.lookup(key("fast")) is None
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "..", "", "a/b", "A" * 64, key("a") + "\n"])
+def test_keys_that_are_no_digests_are_refused(cache, name):
+    for call in (cache.lookup, cache.forget, lambda k: cache.remember(k, {})):
+        with pytest.raises(ExecutableError, match="no key of the executable cache"):
+            call(name)
+    with pytest.raises(ExecutableError, match="no key"), cache.holding(name):
+        pass
+
+
+def test_an_index_file_that_points_elsewhere_is_removed(cache):
+    cache.remember(key("fast"), {"graph": "../../../tmp/evil", "program": {}})
+    with pytest.warns(UserWarning, match="damaged"):
+        assert cache.lookup(key("fast")) is None
+
+
+def test_a_package_is_never_removed_before_its_record_is_written(cache, tmp_path, recwarn):
+    stop = threading.Event()
+
+    def look():
+        while not stop.is_set():
+            find(cache, "a")
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(40):
+            path = put(cache, tmp_path, "a")
+            assert path.exists()
+    finally:
+        stop.set()
+        looking.join()
+    assert find(cache, "a") is not None
+    assert not [w for w in recwarn if "damaged" in str(w.message)]
 
 
 def test_the_oldest_entries_go_when_the_limit_is_reached(cache, tmp_path):
-    for age, key in enumerate(["old", "used", "new"]):
-        path = put(cache, tmp_path, key, size=3_000)
+    for age, name in enumerate(["old", "used", "new"]):
+        path = put(cache, tmp_path, name, size=3_000)
         os.utime(path, (1_000_000 + age, 1_000_000 + age))
-    cache.find("old")  # use counts, not creation
+    cache.remember(key("fast"), {"graph": key("used"), "program": {}})
+    find(cache, "old")  # use counts, not creation
     put(cache, tmp_path, "newest", size=3_000)
-    assert {entry.key for entry in cache.entries()} == {"old", "new", "newest"}
+    left = {entry.key for entry in cache.entries()}
+    assert left == {key("old"), key("new"), key("newest")}
+    assert cache.lookup(key("fast")) is None  # what pointed to it went with it
+
+
+def test_entries_dated_in_the_future_leave_first(cache, tmp_path):
+    later = time.time() + 10 * 365 * 86_400
+    os.utime(put(cache, tmp_path, "future", size=3_000), (later, later))
+    for name in ("a", "b", "c"):
+        put(cache, tmp_path, name, size=3_000)
+    assert {entry.key for entry in cache.entries()} == {key("a"), key("b"), key("c")}
+
+
+def test_an_entry_in_use_is_not_pruned(cache, tmp_path):
+    path = put(cache, tmp_path, "old", size=8_000)
+    os.utime(path, (1_000_000, 1_000_000))
+    with cache.holding(key("old")) as package:
+        put(cache, tmp_path, "new", size=8_000)
+        assert package is not None
+        assert package.exists()
 
 
 def test_an_entry_larger_than_the_limit_still_serves_its_program(cache, tmp_path):
     put(cache, tmp_path, "huge", size=2 * LIMIT_BYTES)
-    assert cache.find("huge") is not None
+    assert find(cache, "huge") is not None
 
 
 def test_clear_removes_all_and_says_how_much(cache, tmp_path):
     put(cache, tmp_path, "a", size=1_000)
-    cache.remember("fast", {"graph": "a", "program": {}})
+    cache.remember(key("fast"), REMEMBERED)
     assert cache.clear() >= 1_000
     assert cache.entries() == []
-    assert cache.lookup("fast") is None
+    assert cache.lookup(key("fast")) is None
+    assert list(cache.directory.iterdir()) == []
+
+
+def test_clear_removes_what_killed_processes_left(cache, tmp_path):
+    put(cache, tmp_path, "a")
+    code = (
+        "import os, sys, pathlib, torchkiln.core as core\n"
+        "for folder in ('.', 'executables', 'index'):\n"
+        "    path = pathlib.Path(sys.argv[1], folder, 'x')\n"
+        "    context = core.atomic_path(path); context.__enter__()\n"
+        "    keep = globals().setdefault('kept', []); keep.append(context)\n"
+        "os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(cache.directory)], check=False)
+    assert len(list(cache.directory.rglob("*.torchkiln-tmp"))) == 3
+    cache.clear()
+    assert list(cache.directory.iterdir()) == []
 
 
 def test_clear_leaves_other_files_alone(cache, tmp_path):
     put(cache, tmp_path, "a")
-    stranger = cache.directory / "notes.txt"
-    stranger.write_text("mine")
+    strangers = [
+        cache.directory / "notes.txt",
+        cache.directory / "executables" / "mine.pt2",
+        cache.directory / "index" / "notes.json",
+        cache.directory / "locks" / "key-of-my-house",
+    ]
+    for path in strangers:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
     cache.clear()
-    assert stranger.read_text() == "mine"
+    assert all(path.read_text() == "mine" for path in strangers)
+
+
+def test_a_folder_that_others_may_write_is_refused_unless_named(cache, tmp_path):
+    put(cache, tmp_path, "a")
+    cache.directory.chmod(0o777)
+    with pytest.raises(TrustError, match=r"can be written by everybody.*TORCHKILN_TRUSTED_DIRS"):
+        find(cache, "a")
+    shared = ExecutableCache(cache.directory, LIMIT_BYTES, trusted=(cache.directory,))
+    assert find(shared, "a") is not None
+
+
+def test_a_package_that_others_may_write_is_refused(cache, tmp_path):
+    put(cache, tmp_path, "a").chmod(0o666)
+    with pytest.raises(TrustError, match="is native code and is not run"):
+        find(cache, "a")

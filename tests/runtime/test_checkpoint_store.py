@@ -3,11 +3,13 @@ import os
 import resource
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 
 from torchkiln import CheckpointError, CheckpointStore
+from torchkiln.core import read_sealed, write_sealed
 from torchkiln.runtime import find_non_finite
 
 FACTS = {"epoch": 3, "nested": {"list": [1, 2.5, None, "ä"], "flag": True}, "exact": 0.1 + 0.2}
@@ -35,7 +37,7 @@ def test_what_is_saved_comes_back(store):
     assert set(loaded) == {"weight", "count"}
     assert torch.equal(loaded["weight"], tensors()["weight"])
     assert loaded["count"].shape == ()
-    assert json.loads(path.read_text())["facts"] == FACTS
+    assert json.loads(path.read_text())["content"]["facts"] == FACTS
 
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8]
@@ -124,7 +126,9 @@ def test_damaged_facts_fall_back_with_a_warning(store, damage):
 def test_changed_facts_are_noticed(store):
     path = store.save(tensors(), {"value": 1})
     path.write_text(path.read_text().replace('"value": 1', '"value": 7'))
-    with pytest.raises(CheckpointError, match=r"every checkpoint .* its facts do not have"):
+    with pytest.raises(
+        CheckpointError, match=r"every checkpoint .*json does not have its checksum"
+    ):
         store.load()
 
 
@@ -148,9 +152,75 @@ def test_nothing_to_load(store):
 
 def test_another_format_is_named(store):
     path = store.save(tensors(), {})
-    path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
-    with pytest.raises(CheckpointError, match=r"has format 9, this version .* reads 1"):
+    write_sealed(path, {**read_sealed(path), "format": 9})
+    with pytest.raises(CheckpointError, match=r"has format 9, this version .* reads 2"):
         store.load()
+
+
+def test_a_generation_of_another_version_is_not_thrown_away(store):
+    path = store.save(tensors(), {})
+    write_sealed(path, {**read_sealed(path), "format": 9})
+    CheckpointStore(store.directory).save(tensors(), {})
+    assert path.exists()
+
+
+def test_every_flipped_bit_of_the_header_falls_back_to_the_older_one(store):
+    tied = torch.ones(3)
+    given = {"a": tied, "b": tied, "c": torch.zeros(3), "d": torch.full((3,), 2.0)}
+    store.save(given, {"value": 1})
+    newest = store.save(given, {"value": 2})
+    intact = newest.read_bytes()
+    used_older = 0
+    for position in range(len(intact)):
+        for bit in range(0, 8, 3):
+            damaged = bytearray(intact)
+            damaged[position] ^= 1 << bit
+            newest.write_bytes(damaged)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                loaded, facts = CheckpointStore(store.directory).load()
+            assert set(loaded) == set(given)
+            assert all(torch.equal(loaded[name], given[name]) for name in given)
+            assert facts in ({"value": 1}, {"value": 2})
+            used_older += facts == {"value": 1}
+    assert used_older > len(intact) * 2
+
+
+FOREIGN = [
+    "best-checkpoint-000001.safetensors",
+    "checkpoint-notes.txt",
+    "my-checkpoint-final.pt",
+    "checkpoint-7.json",
+    "checkpoint-0000007.safetensors",
+    ".checkpoint-000001.safetensors.abc.tmp",
+]
+
+
+def test_saving_touches_nothing_that_the_store_did_not_write(store):
+    store.directory.mkdir(parents=True)
+    for name in FOREIGN:
+        (store.directory / name).write_text("mine")
+    (store.directory / "checkpoint-500").mkdir()
+    for value in range(4):
+        store.save(tensors(), {"value": value})
+    assert all((store.directory / name).read_text() == "mine" for name in FOREIGN)
+    assert (store.directory / "checkpoint-500").is_dir()
+
+
+def test_a_tensor_without_values_is_named(store):
+    with pytest.raises(CheckpointError, match="'ghost' cannot be saved"):
+        store.save({"ghost": torch.empty(3, device="meta")}, {})
+    assert not store.exists()
+
+
+class Unwilling(dict):
+    def items(self):
+        raise RuntimeError("not today")
+
+
+def test_facts_that_raise_while_they_are_saved(store):
+    with pytest.raises(CheckpointError, match="not today"):
+        store.save(tensors(), {"inner": Unwilling(a=1)})
 
 
 def test_facts_that_are_not_json(store):
@@ -206,14 +276,38 @@ def test_an_interrupt_while_saving_leaves_the_last_good_one(store, monkeypatch):
 
 def test_what_a_killed_process_left_is_removed(store):
     store.save(tensors(), {})
-    rubbish = store.directory / ".checkpoint-000002.safetensors.abc.tmp"
-    rubbish.write_bytes(b"half")
+    code = (
+        "import sys, torch, safetensors.torch\n"
+        "from torchkiln import CheckpointStore\n"
+        "import torchkiln.runtime._checkpoint_files as files\n"
+        "def killed(tensors, path):\n"
+        "    path.with_name('.tmpAbc123').write_bytes(b'of safetensors itself')\n"
+        "    import os; os._exit(9)\n"
+        "files.save_file = killed\n"
+        "CheckpointStore(sys.argv[1]).save({'a': torch.ones(3)}, {})"
+    )
+    command = [sys.executable, "-c", code, str(store.directory)]
+    assert subprocess.run(command, check=False).returncode == 9
     orphan = store.directory / "checkpoint-000007.safetensors"
     orphan.write_bytes(b"without a header")
-    assert store.load().facts == {}
-    store.save(tensors(), {})
-    assert not rubbish.exists()
-    assert not orphan.exists()
+    code = "import sys, torch; from torchkiln import CheckpointStore\n" + (
+        "CheckpointStore(sys.argv[1]).save({'a': torch.ones(3)}, {'value': 2})"
+    )
+    subprocess.run([sys.executable, "-c", code, str(store.directory)], check=True)
+    assert len(list(store.directory.iterdir())) == 4  # two generations, two files each
+
+
+def test_one_process_claims_a_directory_once(store):
+    with store.claim():
+        again = CheckpointStore(store.directory)
+        with pytest.raises(CheckpointError, match=r"this process .* already"), again.claim():
+            pass
+        lock = store.directory / ".lock"
+        code = f"import fcntl; fcntl.lockf(open({str(lock)!r}, 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "BlockingIOError" in other.stderr  # the outer claim still holds
+    with store.claim():
+        pass
 
 
 def test_a_second_process_cannot_claim_the_same_directory(store):

@@ -13,6 +13,8 @@ from torch import nn
 
 import torchkiln
 from torchkiln import Options, training_model
+from torchkiln.core import ExecutableError, TrustError, read_sealed, write_sealed
+from torchkiln.runtime._cache import ExecutableCache
 
 pytestmark = pytest.mark.inductor
 
@@ -122,6 +124,40 @@ def test_a_damaged_executable_is_compiled_again_with_a_warning(tmp_path, recwarn
     assert run() == (first, 0)
 
 
+def test_a_cache_that_cannot_be_written_costs_time_but_not_the_program(tmp_path):
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    program = training_model(
+        WithLoss(nn.Linear(3, 1)), Options(cache_dir=tmp_path / "cache", show_progress=False)
+    )
+    with pytest.warns(UserWarning, match="could not be kept in .*the next start compiles again"):
+        program(torch.ones(2, 3), torch.zeros(2, 1))
+    assert program.num_compiles == 1
+
+
+def test_an_index_file_that_does_not_fit_is_removed_and_traced_again(filled, script):
+    directory, results = filled
+    for index in directory.glob("index/*.json"):
+        write_sealed(index, {**read_sealed(index), "program": {"entries": "nonsense"}})
+    process = start(script, directory)
+    again = result_of(process)
+    assert (again["compiles"], again["captures"]) == (0, 1)
+    assert again["losses"] == results[0]["losses"]
+
+
+def test_exporting_after_the_cache_was_cleared_says_so(tmp_path):
+    program = training_model(
+        WithLoss(nn.Linear(3, 1)), Options(cache_dir=tmp_path / "cache", show_progress=False)
+    )
+    arguments = torch.ones(2, 3), torch.zeros(2, 1)
+    program(*arguments)
+    program.destroy()
+    program(*arguments)  # from the cache
+    ExecutableCache(tmp_path / "cache", 1).clear()
+    program(*arguments)  # what is loaded needs no file
+    with pytest.raises(ExecutableError, match="is gone, so there is nothing to export"):
+        program.export(tmp_path / "program.kiln")
+
+
 class WithLoss(nn.Module):
     def __init__(self, model):
         super().__init__()
@@ -161,6 +197,11 @@ def test_an_exported_program_continues_where_it_was(tmp_path):
         weights = load(archive.read("weights.safetensors"))
     assert header["signature"]["tensors"][0]["shape"] == [4, 5]
     assert set(weights) == {"model.weight", "model.bias"}
+
+    path.chmod(0o666)
+    with pytest.raises(TrustError, match="is native code and is not run"):
+        torchkiln.load(path, other)
+    path.chmod(0o644)
 
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 0xFF

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,15 +21,16 @@ def caches() -> Iterator[Finding]:
     """Yield each cache with its size and the command that clears it."""
     from torchkiln.datasets._array_cache import data_dir
     from torchkiln.ops._native import native_dir
+    from torchkiln.runtime._inductor_workspace import inductor_workspace
 
     data, native, executables = data_dir(), native_dir(), bench_cache_dir()
     yield _own_executables()
     if executables != Options().cache_dir:
         yield _folder("benchmark's executables", executables, _clear_executables(executables))
     yield _folder("native helpers", native, _remove(native))
-    others = tuple(path for path in (native, executables) if data in path.parents)
-    yield _folder("datasets", data, "torchkiln data clear", skip=others)
     workspace = inductor_workspace()
+    others = tuple(path for path in (native, executables, workspace) if data in path.parents)
+    yield _folder("datasets", data, "torchkiln data clear", skip=others)
     yield _folder("Inductor's workspace", workspace, _remove(workspace))
     yield _numba()
     yield from _free_space(data, workspace)
@@ -42,12 +41,6 @@ def bench_cache_dir() -> Path:
     from torchkiln.bench.schnet._program_options import default_cache_dir
 
     return default_cache_dir()
-
-
-def inductor_workspace() -> Path:
-    """Return where Inductor generates code; it leaves it there."""
-    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    return Path(named or Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
 
 
 def folder_size(

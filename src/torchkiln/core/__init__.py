@@ -40,6 +40,7 @@ from torchkiln.core._options import (
     Precision,
     Reduction,
 )
+from torchkiln.core._places import user_cache_dir
 from torchkiln.core._sealed import SealBroken, read_sealed, write_sealed
 from torchkiln.core._temporary import (
     ScratchDirectory,
@@ -109,6 +110,7 @@ __all__ = [
     "private_folder",
     # machine
     "cpu_features",
+    "user_cache_dir",
     # trace hooks
     "Span",
     "add_listener",

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from torchkiln.core._temporary import temporary_folder
 
@@ -41,15 +42,32 @@ def write_atomic(path: Path, content: bytes | str) -> None:
 
 
 @contextlib.contextmanager
-def file_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock among processes; it ends with the process, so none goes stale."""
+def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold an exclusive lock among processes; it ends with the process, so none goes stale.
+
+    The file may be removed by whoever holds the lock.
+
+    Raises:
+        BlockingIOError: Somebody holds it, and `wait` is off.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
+    while True:
+        with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            # While this process waited, the file may have been removed and made anew by others.
+            if _is_open_at(file, path):
+                try:
+                    yield
+                finally:
+                    fcntl.flock(file, fcntl.LOCK_UN)
+                return
+
+
+def _is_open_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def sha256_file(path: Path) -> str:

@@ -104,6 +104,8 @@ class Options:
         cache_dir: Directory of the executable cache; the default is read from
             `POPTORCH_CACHE_DIR`, None disables it.
         cache_limit_bytes: Oldest executables are dropped above this size.
+        trusted_dirs: Folders of others whose executables may be run, such as a cache that a team
+            shares; `TORCHKILN_TRUSTED_DIRS` names more. Everything else must be the user's own.
         random_seed: Seeds torch's generator when a program is built.
         check_finite: Raise `NonFiniteError` when a loss or output is NaN or infinite.
         show_progress: Draw the "Graph compilation" progress bar.
@@ -127,6 +129,7 @@ class Options:
     device: str | None = None
     cache_dir: Path | None = dataclasses.field(default_factory=_default_cache_dir)
     cache_limit_bytes: int = 4 * 2**30
+    trusted_dirs: tuple[Path, ...] = ()
     random_seed: int | None = None
     check_finite: bool = False
     show_progress: bool = True
@@ -154,6 +157,7 @@ class Options:
         for name in ("anchors", "recorded"):
             if not isinstance(getattr(self, name), Mapping):
                 raise OptionsError(f"{name} must be a mapping, got {_shown(getattr(self, name))}")
+        object.__setattr__(self, "trusted_dirs", _to_folders(self.trusted_dirs))
         for name in _COUNTS:
             _require_count(name, getattr(self, name))
         for name in ("check_finite", "show_progress"):
@@ -320,6 +324,12 @@ def _to_recompute(value: Any) -> str | tuple[str, ...] | None:
         f'recompute must be None, "auto" or a list of module names, got {_shown(value)}; '
         "module.named_modules() lists the names"
     )
+
+
+def _to_folders(value: Any) -> tuple[Path, ...]:
+    if isinstance(value, list | tuple) and all(isinstance(entry, str | Path) for entry in value):
+        return tuple(Path(entry).expanduser() for entry in value)
+    raise OptionsError(f"trusted_dirs must be a list of folders, got {value!r}")
 
 
 def _to_enum(kind: type[E], value: Any, name: str) -> E:

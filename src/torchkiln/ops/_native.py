@@ -1,7 +1,8 @@
 """Small C and C++ files of this package, compiled on first use and kept for the user.
 
 C files hold functions for ctypes. C++ files hold kernels of torch's operators, which register
-themselves when they are loaded (`_tensors.h`).
+themselves when they are loaded (`_tensors.h`). A library is loaded only if nobody else could have
+written it and if it ends with its own checksum: half a library would crash the process.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from pathlib import Path
 
 import torch
 
-from torchkiln.core import atomic_path, cpu_features, file_lock, warn_user
+from torchkiln.core import (
+    atomic_path,
+    check_trusted,
+    cpu_features,
+    file_lock,
+    user_cache_dir,
+    warn_user,
+)
 
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 # Choices between two numbers may be computed as such; NaN and infinity keep their meaning.
@@ -31,6 +39,9 @@ _LANGUAGES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ".c": ("CC", ("gcc", "cc"), ("-std=gnu11", "-lm")),
     ".cpp": ("CXX", ("g++", "c++"), ("-std=c++17", *_SELECTS, *_LIBRARIES)),
 }
+# What follows a library in its file, before the checksum of what comes before. Loaders of libraries
+# do not look that far.
+_SEAL = b"\ntorchkiln sha256:"
 # Ten seconds of work, but perhaps on a machine where many wait for few cores.
 _PATIENCE_SECONDS = 600
 _log = logging.getLogger("torchkiln")
@@ -42,13 +53,16 @@ def native_dir() -> Path:
     if chosen:
         # Absolute: a bare file name would be looked for among the system's libraries.
         return Path(chosen).absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "torchkiln" / "native"
+    return user_cache_dir() / "native"
 
 
 @functools.cache
 def load_native(name: str) -> ctypes.CDLL | None:
-    """Return the library built from `name`.c or .cpp beside this file; None without a compiler."""
+    """Return the library built from `name`.c or .cpp beside this file; None without a compiler.
+
+    Raises:
+        TrustError: Somebody else could have written it.
+    """
     sources = (Path(__file__).with_name(name + suffix) for suffix in _LANGUAGES)
     source = next(path for path in sources if path.exists())
     variable, names, flags = _LANGUAGES[source.suffix]
@@ -57,11 +71,12 @@ def load_native(name: str) -> ctypes.CDLL | None:
     compiler = shlex.split(os.environ.get(variable, "")) or ([found] if found else [])
     library = native_dir() / f"{name}-{_digest(source, flags)}.so"
     try:
-        if not library.exists():
+        if not _is_intact(library):
             if not compiler:
                 _log.debug("native helper %s is not available: no compiler (%s)", name, names)
                 return None
             _build([*compiler, str(source), *_FLAGS, *flags], library)
+        check_trusted(library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError) as error:
         told = getattr(error, "stderr", None) or b""
@@ -82,13 +97,30 @@ def _digest(source: Path, flags: tuple[str, ...]) -> str:
         digest.update(header.read_bytes())
     # Not where torch lies: environments with the same one share what was built.
     named = [flag for flag in flags if not flag.startswith(("-I", "-L"))]
-    digest.update(f"{_FLAGS} {named} {cpu_features()} {torch.__version__}".encode())
+    facts = f"{_FLAGS} {named} {cpu_features()} {torch.__version__} {_SEAL!r}"
+    digest.update(facts.encode())
     return digest.hexdigest()[:16]
 
 
 def _build(command: list[str], library: Path) -> None:
     with file_lock(library.with_suffix(".lock")):
-        if not library.exists():
-            with atomic_path(library) as temporary:
-                command = [*command, "-o", str(temporary)]
-                subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_SECONDS)
+        if _is_intact(library):
+            return  # another process was faster
+        if library.exists():
+            warn_user(f"{library} is damaged; it is built again")
+        with atomic_path(library) as temporary:
+            command = [*command, "-o", str(temporary)]
+            subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_SECONDS)
+            checksum = hashlib.sha256(temporary.read_bytes()).digest()
+            with temporary.open("ab") as file:
+                file.write(_SEAL + checksum)
+
+
+def _is_intact(library: Path) -> bool:
+    """Whether a library is there and ends with the checksum of what comes before it."""
+    try:
+        content = library.read_bytes()
+    except FileNotFoundError:
+        return False
+    code, seal, checksum = content.rpartition(_SEAL)
+    return bool(seal) and hashlib.sha256(code).digest() == checksum

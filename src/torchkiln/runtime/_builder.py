@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchkiln.core import Backend, Options
+from torchkiln.core import Backend, Options, warn_user
 from torchkiln.data._structure import (
     ConstantNode,
     CustomNode,
@@ -49,24 +51,26 @@ def build(
     batch: list[Tensor],
     optimizer: OptimizerBinding | None,
     device: torch.device,
-    workspace: Path | None,
+    make_workspace: Callable[[], Path],
 ) -> Built:
-    """Return an executable for the step, compiled only if no cache has it."""
+    """Return an executable for the step, compiled only if no cache has it.
+
+    What is compiled lies in the folder that `make_workspace` returns, as long as the program lives.
+    """
     options = step.options
     if options.backend is Backend.EAGER:
         return _build_eager(step, batch, optimizer)
     if options.backend is Backend.CAPTURE:
         return _build_graph(step, batch, optimizer)
     if options.cache_dir is None:
-        assert workspace is not None
-        return _compile(step, batch, optimizer, device, workspace / "program.pt2")
-    cache = ExecutableCache(options.cache_dir, options.cache_limit_bytes)
+        return _compile(step, batch, optimizer, device, make_workspace() / "program.pt2")
+    cache = ExecutableCache(options.cache_dir, options.cache_limit_bytes, options.trusted_dirs)
     key = _fast_key(step, optimizer, device)
     if key is not None:
         found = _from_index(cache, key, device)
         if found is not None:
             return found
-    return _from_graph(step, batch, optimizer, device, cache, key)
+    return _from_graph(step, batch, optimizer, device, cache, key, make_workspace)
 
 
 def _build_eager(
@@ -117,7 +121,8 @@ def _compile(
         captured = capture(step, batch, optimizer)
         build_package(captured, path, step.binding.module, progress)
     metadata = ProgramMetadata.of(captured)
-    return Built(NativeExecutable(path, device), metadata, path, compiled=1, captured=1)
+    executable = NativeExecutable(path, device, metadata.entries)
+    return Built(executable, metadata, path, compiled=1, captured=1)
 
 
 def _from_index(cache: ExecutableCache, key: str, device: torch.device) -> Built | None:
@@ -125,11 +130,15 @@ def _from_index(cache: ExecutableCache, key: str, device: torch.device) -> Built
     values = cache.lookup(key)
     if values is None:
         return None
-    package = cache.find(values["graph"])
-    if package is None:
+    try:
+        metadata = ProgramMetadata.from_json(values["program"])
+    except Exception:  # of another version, or naming types that are gone
+        cache.forget(key)
         return None
-    metadata = ProgramMetadata.from_json(values["program"])
-    return Built(NativeExecutable(package, device), metadata, package)
+    with cache.holding(values["graph"]) as package:
+        if package is None:
+            return None
+        return Built(NativeExecutable(package, device, metadata.entries), metadata, package)
 
 
 def _from_graph(
@@ -139,6 +148,7 @@ def _from_graph(
     device: torch.device,
     cache: ExecutableCache,
     key: str | None,
+    make_workspace: Callable[[], Path],
 ) -> Built:
     """Trace, then take the executable of the same graph, or compile it while others wait."""
     from torchkiln.runtime._capture import capture
@@ -150,24 +160,30 @@ def _from_graph(
     with CompileProgress(step.options.show_progress) as progress:
         captured = capture(step, batch, optimizer)
         digest = graph_key(captured, device)
-        package = cache.find(digest)
-        if package is None:
-            with cache.lock(digest):
-                package = cache.find(digest)
-                if package is None:
-                    cache.directory.mkdir(parents=True, exist_ok=True)
-                    fresh = cache.directory / f"{digest}.{id(step)}.building.pt2"
-                    try:
-                        build_package(captured, fresh, step.binding.module, progress)
-                        package = cache.store(digest, fresh, _describe(step))
-                    finally:
-                        fresh.unlink(missing_ok=True)
-                    compiled = 1
-    metadata = ProgramMetadata.of(captured)
+        metadata = ProgramMetadata.of(captured)
+        with cache.holding(digest) as package:
+            if package is None:
+                package = make_workspace() / "program.pt2"
+                build_package(captured, package, step.binding.module, progress)
+                _keep(cache, digest, package, _describe(step))
+                compiled = 1
+            executable = NativeExecutable(package, device, metadata.entries)
     plain = metadata.to_json()
     if key is not None and plain is not None:
-        cache.remember(key, {"graph": digest, "program": plain})
-    return Built(NativeExecutable(package, device), metadata, package, compiled, captured=1)
+        with contextlib.suppress(OSError):  # the next start traces once more
+            cache.remember(key, {"graph": digest, "program": plain})
+    return Built(executable, metadata, package, compiled, captured=1)
+
+
+def _keep(cache: ExecutableCache, digest: str, package: Path, description: str) -> None:
+    """Store what was compiled; a cache that cannot be written costs time, not the program."""
+    try:
+        cache.store(digest, package, description)
+    except OSError as error:
+        warn_user(
+            f"the executable could not be kept in {cache.directory} ({error}), so the next start "
+            "compiles again; free some space, or choose another cache_dir"
+        )
 
 
 def _describe(step: StepFunction) -> str:
@@ -176,23 +192,32 @@ def _describe(step: StepFunction) -> str:
     return f"{'training' if step.training else 'inference'} {type(module).__name__}({shapes})"
 
 
-_KEY_OPTIONS = (
-    "device_iterations",
-    "gradient_accumulation",
-    "replication_factor",
-    "input_group_size",
-    "reduction",
-    "precision",
-    "recompute",
-    "anchors",
-)
+# Options that change neither the graphs of a program nor the code made of them. Every other one is
+# part of the key.
+_NOT_IN_KEY = {
+    "backend": "only one backend makes executables",
+    "cache_dir": "says where an executable lies, not what it does",
+    "cache_limit_bytes": "says how many are kept",
+    "trusted_dirs": "says which are run",
+    "check_finite": "results are looked at after the step",
+    "show_progress": "is drawn while a program is built",
+    "random_seed": "seeds the generator, which is read when the program runs",
+    "output_mode": "outputs are chosen by the loop around the executable",
+    "output_period": "outputs are chosen by the loop around the executable",
+    "input_grouping": "inputs are ordered by the loop around the executable",
+    "num_processes": "divides the data",
+    "process_id": "divides the data",
+    "device": "is in the description of the environment",
+    "recorded": "has no effect",
+}
 
 
 def _fast_key(
     step: StepFunction, optimizer: OptimizerBinding | None, device: torch.device
 ) -> str | None:
     options: Options = step.options
-    chosen = {name: getattr(options, name) for name in _KEY_OPTIONS}
+    names = [field.name for field in dataclasses.fields(options) if field.name not in _NOT_IN_KEY]
+    chosen = {name: getattr(options, name) for name in names}
     chosen["anchors"] = [dataclasses.astuple(anchor) for anchor in options.anchors.values()]
     plan: Any = None
     if optimizer is not None:

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import IO, Any, NamedTuple, final
 
 from safetensors import SafetensorError
 from torch import Tensor
 
-from torchkiln.core import CheckpointError, atomic_path, sha256_file, warn_user, write_atomic
+from torchkiln.core import (
+    CheckpointError,
+    SealBroken,
+    atomic_path,
+    read_sealed,
+    sha256_file,
+    warn_user,
+    write_sealed,
+)
 from torchkiln.runtime._checkpoint_files import read_tensors, write_tensors
 
-_FORMAT = 1
-_HEADER = re.compile(r"checkpoint-(\d+)\.json")
+_FORMAT = 2
+_OWN_NAME = re.compile(r"checkpoint-(\d{6,})\.(json|safetensors)")
 _LOCK = ".lock"
+
+# Directories that this process claims: record locks do not keep a process from itself.
+_claimed: set[tuple[int, Path]] = set()
+_claiming = threading.Lock()
 
 
 class Checkpoint(NamedTuple):
@@ -40,8 +52,8 @@ class CheckpointStore:
 
     Each is a safetensors file and a JSON file with the facts and the checksums of both; the JSON
     file is written last, so a generation without one does not exist. Files are complete on disk
-    before they get their names. The newest generation and the last good one before it are kept.
-    Nothing is ever pickled or executed.
+    before they get their names. The newest generation and the last good one before it are kept;
+    files of other names are never touched. Nothing is ever pickled or executed.
 
     Args:
         directory: Made by the first `save`.
@@ -68,7 +80,7 @@ class CheckpointStore:
         """
         try:
             plain = json.loads(json.dumps(facts))
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # objects of the user's may raise anything
             raise CheckpointError(
                 f"facts must be plain JSON values to be saved: {error}; put arrays and tensors "
                 "into `tensors`"
@@ -78,8 +90,7 @@ class CheckpointStore:
         try:
             header = self._write(number, tensors, plain)
         except (OSError, SafetensorError) as error:
-            with contextlib.suppress(OSError):
-                self._tensor_file(number).unlink()
+            self._remove(number)
             before = "the last good one is kept" if generations else "there is none before it"
             raise CheckpointError(
                 f"the checkpoint could not be written to {self.directory} ({error}), {before}; "
@@ -128,22 +139,37 @@ class CheckpointStore:
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            file = (self.directory / _LOCK).open("a")
+            place = (os.getpid(), self.directory.resolve())
+            with _claiming:
+                if place in _claimed:
+                    raise CheckpointError(
+                        f"this process is training the model in {self.directory} already; leave "
+                        "that claim first, or choose another name"
+                    )
+                # Not opened twice: closing a second handle would end the lock of the first.
+                file = (self.directory / _LOCK).open("a")
+                _claimed.add(place)
         except OSError as error:
             raise CheckpointError(
                 f"checkpoints cannot be written to {self.directory}: {error}; choose another place"
             ) from error
-        with file:
-            try:
-                # A record lock, unlike flock, is not shared with forked loader processes, which
-                # may outlive a killed run for a moment.
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise CheckpointError(
-                    f"another process is training the model in {self.directory}; wait for it, or "
-                    "choose another name"
-                ) from None
-            yield
+        try:
+            with file:
+                self._lock(file)
+                yield
+        finally:
+            _claimed.discard(place)
+
+    def _lock(self, file: IO[str]) -> None:
+        try:
+            # A record lock, unlike flock, is not shared with forked loader processes, which
+            # may outlive a killed run for a moment.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(
+                f"another process is training the model in {self.directory}; wait for it, or "
+                "choose another name"
+            ) from None
 
     # -- files ------------------------------------------------------------------------------
 
@@ -153,12 +179,20 @@ class CheckpointStore:
     def _tensor_file(self, number: int) -> Path:
         return self.directory / f"checkpoint-{number:06d}.safetensors"
 
+    def _own_files(self) -> dict[int, set[str]]:
+        """Return the files that this class wrote, by the number of their generation."""
+        found: dict[int, set[str]] = {}
+        if self.directory.is_dir():
+            for path in self.directory.iterdir():
+                match = _OWN_NAME.fullmatch(path.name)
+                # Numbers are written with six digits, and more only where they are needed.
+                if match and match[1] == f"{int(match[1]):06d}":
+                    found.setdefault(int(match[1]), set()).add(match[2])
+        return found
+
     def _generations(self) -> list[int]:
         """Return the numbers of all generations, oldest first."""
-        if not self.directory.is_dir():
-            return []
-        matches = (_HEADER.fullmatch(path.name) for path in self.directory.iterdir())
-        return sorted(int(match[1]) for match in matches if match)
+        return sorted(n for n, kinds in self._own_files().items() if "json" in kinds)
 
     def _write(self, number: int, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> Path:
         path = self._tensor_file(number)
@@ -168,29 +202,27 @@ class CheckpointStore:
         header = {
             "format": _FORMAT,
             "tensors": {"sha256": checksum, "aliases": aliases},
-            "facts_sha256": _checksum(facts),
             "facts": facts,
         }
-        write_atomic(self._header_file(number), json.dumps(header, indent=1))
+        write_sealed(self._header_file(number), header)
         _flush_directory(self.directory)
         return self._header_file(number)
 
     def _read(self, number: int) -> Checkpoint:
         path = self._tensor_file(number)
         try:
-            header = json.loads(self._header_file(number).read_bytes())
+            header = read_sealed(self._header_file(number))
             found = header["format"]
             if found != _FORMAT:
                 raise CheckpointError(
                     f"{self._header_file(number)} has format {found!r}, this version of Torchkiln "
                     f"reads {_FORMAT}; use the version that wrote it"
                 )
-            facts = header["facts"]
-            if header["facts_sha256"] != _checksum(facts):
-                raise _Damaged("its facts do not have their checksum")
             if header["tensors"]["sha256"] != sha256_file(path):
                 raise _Damaged(f"{path.name} does not have its checksum")
-            return Checkpoint(read_tensors(path, header["tensors"]["aliases"]), facts)
+            return Checkpoint(read_tensors(path, header["tensors"]["aliases"]), header["facts"])
+        except SealBroken as finding:
+            raise _Damaged(str(finding)) from finding
         except FileNotFoundError as error:
             raise _Damaged(f"{Path(error.filename).name} is missing") from error
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -205,24 +237,23 @@ class CheckpointStore:
                 self._read(number)
             except _Damaged:
                 continue
+            except CheckpointError:
+                pass  # of another version, which may want it back
             return number
         return None
 
     def _remove_all_but(self, kept: set[int | None]) -> None:
-        """Remove other generations, and what a killed process left half written."""
-        names = {self._header_file(n).name for n in kept if n is not None}
-        names |= {self._tensor_file(n).name for n in kept if n is not None}
-        for path in self.directory.glob("*checkpoint-*"):
-            # What cannot be removed now is removed another time.
-            with contextlib.suppress(OSError):
-                if path.name not in names:
-                    # The header goes first: a generation is never there without its tensors.
-                    path.with_suffix(".json").unlink(missing_ok=True)
-                    path.unlink(missing_ok=True)
+        """Remove other generations, and tensors that a killed process left without a header."""
+        for number in self._own_files():
+            if number not in kept:
+                self._remove(number)
 
-
-def _checksum(facts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    def _remove(self, number: int) -> None:
+        # What cannot be removed now is removed another time.
+        with contextlib.suppress(OSError):
+            # The header goes first: a generation is never there without its tensors.
+            self._header_file(number).unlink(missing_ok=True)
+            self._tensor_file(number).unlink(missing_ok=True)
 
 
 def _flush_directory(directory: Path) -> None:

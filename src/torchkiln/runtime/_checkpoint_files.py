@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from torchkiln.core import CheckpointError
+
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Write `tensors` and return the names that were left out, with the name they are equal to.
@@ -21,7 +23,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     first_name: dict[tuple[object, ...], str] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
-        value = tensor.detach().cpu().contiguous()
+        value = _on_host(name, tensor)
         form = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if value.numel() and form in first_name:
             aliases[name] = first_name[form]
@@ -32,6 +34,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         storages.add(storage)
     save_file(kept, path)
     return aliases
+
+
+def _on_host(name: str, tensor: Tensor) -> Tensor:
+    try:
+        return tensor.detach().cpu().contiguous()
+    except Exception as error:  # meta tensors, and classes of the user's own
+        raise CheckpointError(
+            f"{name!r} cannot be saved ({type(error).__name__}: {error}); give it values that can "
+            "be copied to the host, or leave it out"
+        ) from error
 
 
 def read_tensors(path: Path, aliases: Mapping[str, str]) -> dict[str, Tensor]:

@@ -15,14 +15,28 @@ import torch
 import torchkiln
 from torchkiln.core import cpu_features
 
+_PACKAGES = ("torchkiln", "poptorch", "poptorch_geometric")
+# Python, and what is compiled of ours into steps.
+_SOURCES = (".py", ".c", ".cpp", ".h")
+
 
 @functools.cache
 def _own_sources() -> str:
-    """Return a digest of the runtime's own code, so that a development version never mixes."""
+    """Return a digest of all own code: layers, façades and data make graphs, not only the runtime.
+
+    Names count too, so that code that moves between files is not taken for the same.
+    """
     digest = hashlib.sha256()
-    for path in sorted(Path(torchkiln.__file__).parent.rglob("*.py")):
-        if path.parent.name in ("runtime", "ops", "data"):
-            digest.update(path.read_bytes())
+    home = str(Path(torchkiln.__file__).parent.parent)
+    for package in _PACKAGES:
+        for folder, below, names in os.walk(os.path.join(home, package)):
+            below[:] = sorted(name for name in below if name != "__pycache__")
+            for name in sorted(names):
+                if name.endswith(_SOURCES):
+                    path = os.path.join(folder, name)
+                    with open(path, "rb", buffering=0) as file:
+                        content = file.read()
+                    digest.update(f"{path[len(home) :]} {len(content)}\0".encode() + content)
     return digest.hexdigest()[:16]
 
 

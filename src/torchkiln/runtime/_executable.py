@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -28,23 +29,18 @@ class Executable(abc.ABC):
 class NativeExecutable(Executable):
     """A package file, loaded. The file is native code: it is executed, so it must be trusted."""
 
-    def __init__(self, path: Path, device: torch.device) -> None:
-        self._path = path
-        self._index = -1 if device.type == "cpu" else (device.index or 0)
+    def __init__(self, path: Path, device: torch.device, entries: Sequence[str]) -> None:
+        index = -1 if device.type == "cpu" else (device.index or 0)
         if device.type == "cpu":
             keep_freed_memory()
         # The operators that a package may call by name are registered by this import.
         import torchkiln.ops  # noqa: F401
 
+        # Loaded at once: the file need not stay after this.
+        self._loaders = {name: _load(path, name, index) for name in entries}
+
     def entry(self, name: str) -> Run:
-        try:
-            loader = torch._C._aoti.AOTIModelPackageLoader(
-                str(self._path), name, True, 1, self._index
-            )
-        except RuntimeError as error:
-            raise ExecutableError(
-                f"{self._path} cannot be loaded ({error}); delete it and compile again"
-            ) from error
+        loader = self._loaders[name]
 
         def run(inputs: list[Tensor]) -> list[Tensor]:
             # Backward is part of the package: operators need not look for somebody to record them.
@@ -53,6 +49,15 @@ class NativeExecutable(Executable):
             return outputs
 
         return run
+
+
+def _load(path: Path, name: str, index: int) -> Any:
+    try:
+        return torch._C._aoti.AOTIModelPackageLoader(str(path), name, True, 1, index)
+    except RuntimeError as error:
+        raise ExecutableError(
+            f"{path} cannot be loaded ({error}); delete it and compile again"
+        ) from error
 
 
 class GraphExecutable(Executable):

@@ -17,7 +17,14 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from torchkiln.core import ExecutableError, NotCompiledError, Options, ScratchDirectory, atomic_path
+from torchkiln.core import (
+    ExecutableError,
+    NotCompiledError,
+    Options,
+    ScratchDirectory,
+    atomic_path,
+    check_trusted,
+)
 from torchkiln.runtime._binding import bind
 from torchkiln.runtime._environment import describe_environment
 from torchkiln.runtime._executable import NativeExecutable
@@ -50,9 +57,16 @@ def export_program(program: Program, path: Path) -> None:
             "forward returns objects that JSON cannot describe; return tensors in tuples, lists "
             "or dicts to export the program"
         )
+    try:
+        native_code = package.read_bytes()
+    except FileNotFoundError:
+        raise ExecutableError(
+            f"{package} is gone, so there is nothing to export; the cache was cleared or is too "
+            "small: destroy() the program, call it again and export it then"
+        ) from None
     weights = {slot.name: slot.tensor for slot in bind(program.module).slots}
     parts = {
-        "executable.pt2": package.read_bytes(),
+        "executable.pt2": native_code,
         "weights.safetensors": _pack(weights),
         "optimizer.safetensors": _pack(_optimizer_tensors(program)),
         "rng_state.safetensors": _pack({"rng_state": program.rng_state}),
@@ -80,8 +94,8 @@ def load_program(
 ) -> Program:
     """Return the program exported to `path`, with its weights loaded into `module`.
 
-    Nothing is traced or compiled. The file holds native code, which is executed: load only files
-    that you trust.
+    Nothing is traced or compiled. The file holds native code, which is executed, so it must be
+    yours or root's, and nobody else may be able to write it.
 
     Args:
         path: What `Program.export` wrote.
@@ -92,10 +106,13 @@ def load_program(
 
     Raises:
         ExecutableError: if the file is damaged, from another version, or does not fit the module.
+        TrustError: if somebody else could have written it; `Options(trusted_dirs=...)` or
+            `TORCHKILN_TRUSTED_DIRS` accept what others wrote.
     """
     from torchkiln.runtime._program import Program
 
     header, parts = _read(Path(path))
+    check_trusted(Path(path), () if options is None else options.trusted_dirs)
     _check_environment(header, module)
     training = bool(header["training"])
     if training and optimizer is None:
@@ -110,11 +127,12 @@ def load_program(
     if optimizer is not None and training:
         _load_optimizer(program, optimizer, load_tensors(parts["optimizer.safetensors"]))
     workspace = ScratchDirectory()
+    metadata = ProgramMetadata.from_json(header["program"])
     package = workspace.path / "program.pt2"
     package.write_bytes(parts["executable.pt2"])
     program.adopt_executable(
-        NativeExecutable(package, _device(module)),
-        ProgramMetadata.from_json(header["program"]),
+        NativeExecutable(package, _device(module), metadata.entries),
+        metadata,
         header["signature"],
         package,
         workspace,

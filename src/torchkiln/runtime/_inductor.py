@@ -16,6 +16,7 @@ from torch import fx, nn
 from torchkiln.core import CompileError
 from torchkiln.runtime._biases import add_biases_after_products, biases_stay_apart
 from torchkiln.runtime._capture import Captured, Entry, without_fused_recurrence
+from torchkiln.runtime._inductor_workspace import private_workspace
 from torchkiln.runtime._layouts import move_to_channels_last
 from torchkiln.runtime._progress import CompileProgress
 from torchkiln.runtime._recompute_fusion import phases_apart
@@ -59,6 +60,7 @@ def compile_entry(entry: Entry, module: nn.Module, recomputes: bool) -> Any:
         _without_own_warnings(),
         _concatenated_in_memory_of_their_own(),
         biases_stay_apart(),
+        private_workspace(),
         apart,
     ):
         return aot_compile(graph, tuple(inputs), options=options)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from torchkiln.core import (
-    Backend,
     NotCompiledError,
     OptimizerError,
     Options,
@@ -184,13 +183,14 @@ class Program:
         device = device_of(step.binding, micro_batch)
         warn_if_slow(device, self.options, step.binding.tensors)
         optimizer = self._bind_optimizer(step)
-        if self.options.cache_dir is None and self.options.backend is Backend.INDUCTOR:
-            self._workspace = ScratchDirectory()
-        workspace = self._workspace.path if self._workspace is not None else None
-        built = build(step, micro_batch, optimizer, device, workspace)
+        built = build(step, micro_batch, optimizer, device, self._make_workspace)
         self.num_compiles += built.compiled
         self.num_captures += built.captured
         self._install(step.signature, step, optimizer, built)
+
+    def _make_workspace(self) -> Path:
+        self._workspace = ScratchDirectory()
+        return self._workspace.path
 
     def _install(
         self,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from torchkiln.bench.schnet._settings import BenchSettings, Settings
-from torchkiln.core import Backend, Options, OptionsError, Precision
+from torchkiln.core import Backend, Options, OptionsError, Precision, user_cache_dir
 
 # Fields of Options that flags of `bench` set, too.
 _FLAGS = ("device_iterations", "gradient_accumulation", "replication_factor", "backend")
@@ -23,8 +22,7 @@ def default_cache_dir() -> Path:
     named = Options().cache_dir
     if named is not None:
         return named
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "torchkiln" / "executables"
+    return user_cache_dir() / "executables"
 
 
 def training_options(settings: Settings) -> Options:
