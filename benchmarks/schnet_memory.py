@@ -43,7 +43,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="default: one for each core")
     parser.add_argument("--json", type=Path, default=RESULT)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
-    return parse_arguments(parser, batch_sizes="4", repeats=1)
+    return parse_arguments(parser, models="B", batch_sizes="4", repeats=1)
 
 
 def prepare(model: str, folder: str, batch_size: str) -> None:
