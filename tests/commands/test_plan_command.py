@@ -172,6 +172,50 @@ def test_damaged_size_files_are_refused_or_read_as_they_were(tmp_path):
         assert all(np.array_equal(found[axis], sizes[axis]) for axis in sizes)
 
 
+CLAIM = (
+    b"\x93NUMPY\x01\x00\x76\x00"
+    + b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(117)
+    + b"\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("sizes.npy", CLAIM, "claims an array"),
+        ("sizes.npy", b"", "holds no plain array"),
+        ("sizes.npz", b"PK\x03\x04", "holds no plain array"),
+        ("sizes.csv", b"nodes,edges\n1,2\n\xff", "line 3: this is no text"),
+        ("sizes.csv", b"nodes\n" + b"9" * 5000, "whole numbers in every line"),
+    ],
+)
+def test_damaged_sizes_are_named(capfd, tmp_path, name, content, words):
+    path = tmp_path / name
+    path.write_bytes(content)
+    code, _, err = run(capfd, "--sizes", str(path))
+    assert code == 2
+    assert words in err
+    assert str(path) in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nodes: &a [1, *a]", "line 1: *a stands for nothing"),
+        ("nodes: " + "[" * 3000 + "]" * 3000, "line 1: nested deeper"),
+        ("nodes: 1\nnodes: 2", "line 2: the key 'nodes' is there twice"),
+    ],
+)
+def test_damaged_config_files_are_named(capfd, tmp_path, text, words):
+    path = tmp_path / "plan.yml"
+    path.write_text(text)
+    code, _, err = run(capfd, "--config", str(path))
+    assert code == 2
+    assert f"{path}, {words}" in err
+    assert "Traceback" not in err
+
+
 def test_help_teaches_and_stays_light():
     code = (
         "import sys; from torchkiln.cli import main\n"

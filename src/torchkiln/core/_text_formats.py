@@ -34,7 +34,7 @@ def read_text(
     try:
         with path.open("rb") as file:
             # In pieces: asked for many bytes, Python makes room for all of them first.
-            pieces = []
+            pieces: list[bytes] = []
             while sum(map(len, pieces)) <= max_bytes and (piece := file.read(_PIECE_BYTES)):
                 pieces.append(piece)
             content = b"".join(pieces)
@@ -153,7 +153,8 @@ def _scan(events: Iterable[Any], label: object, error: type[TorchkilnError]) -> 
         where = f"{label}, line {event.start_mark.line + 1}"
         if isinstance(event, yaml.CollectionStartEvent):
             stack.append(_Open(isinstance(event, yaml.MappingStartEvent), event.anchor))
-            anchors.pop(event.anchor, None)  # until it ends, it cannot be meant
+            if event.anchor is not None:
+                anchors.pop(event.anchor, None)  # until it ends, it cannot be meant
             if len(stack) > _MAX_DEPTH:
                 raise _too_deep(where, error)
             continue

@@ -24,6 +24,7 @@ from torchkiln.core import (
     ScratchDirectory,
     atomic_path,
     check_trusted,
+    parse_json,
 )
 from torchkiln.runtime._binding import bind
 from torchkiln.runtime._environment import describe_environment
@@ -168,11 +169,11 @@ def _optimizer_tensors(program: Program) -> dict[str, Tensor]:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         with zipfile.ZipFile(path) as archive:
-            header: dict[str, Any] = json.loads(archive.read("program.json"))
+            header: dict[str, Any] = parse_json(archive.read("program.json"), "program.json")
             parts = {name: archive.read(name) for name in header["sha256"]}
     except FileNotFoundError:
         raise ExecutableError(f"{path} does not exist; export() writes such files") from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except Exception as error:  # zipfile has a dozen kinds for bytes that are no archive
         raise ExecutableError(
             f"{path} is not an exported program, or is damaged ({error}); export it again"
         ) from error
