@@ -116,8 +116,9 @@ def _read_array(file: IO[bytes], num_bytes: int) -> NDArray[Any]:
         raise ValueError(f"no array has the shape {shape}")
     left = num_bytes - (file.tell() - begin)
     # An array without entries must not claim length along other axes either: others loop over it.
-    claimed = math.prod(max(length, 1) for length in shape) * max(dtype.itemsize, 1)
-    if claimed > left and (math.prod(shape) or max(shape, default=0) > _CHUNK_BYTES):
+    lengths: list[int] = [max(length, 1) for length in shape]
+    claimed = math.prod(lengths) * max(dtype.itemsize, 1)
+    if claimed > left and (math.prod(shape) > 0 or max(shape, default=0) > _CHUNK_BYTES):
         raise ValueError(
             f"it claims an array of the shape {list(shape)}, {claimed:,} bytes, and has {left:,}"
         )

@@ -366,7 +366,7 @@ def _decode(data: bytes, ends: list[int], kind: str) -> list[Any]:
     else:
         pieces = (data[begin:end] for begin, end in zip([0, *ends], ends, strict=False))
         texts = [piece.decode("utf-8", "surrogatepass") for piece in pieces]
-    return texts if kind == "text" else [parse_json(text) for text in texts]
+    return texts if kind == "text" else [parse_json(text, "a text") for text in texts]
 
 
 def _to_indices(indices: Any, length: int) -> Counts:
