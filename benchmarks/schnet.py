@@ -42,7 +42,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, help="directory of executables kept between runs")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/schnet.json")
     parser.add_argument("--plot", type=Path, default=ROOT / "docs/images/schnet.png")
-    return parse_arguments(parser, rounds=1, seconds=0.01, limit=60, num_nodes=200)
+    return parse_arguments(parser, models="B", rounds=1, seconds=0.01, limit=60, num_nodes=200)
 
 
 def main() -> None:
