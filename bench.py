@@ -9,6 +9,9 @@ except ModuleNotFoundError as error:
         f"bench.py: {error.name} is not installed for {sys.executable}; run `make install`, then "
         "`. .venv/bin/activate` or .venv/bin/python bench.py"
     )
+except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)  # noqa: T201
+    sys.exit(130)
 
 if __name__ == "__main__":
     sys.exit(main(prog="bench.py"))

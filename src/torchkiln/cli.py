@@ -15,7 +15,7 @@ from torchkiln.commands._data import (
     data_qm9,
     data_water,
 )
-from torchkiln.core import OptionsError, TorchkilnError
+from torchkiln.core import OptionsError, TorchkilnError, run_stoppable
 
 
 def bench_steps(
@@ -226,12 +226,15 @@ def _with_flag_values(args: list[str]) -> list[str]:
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line; errors that name a remedy are printed without a traceback."""
+    return run_stoppable(lambda: _run(sys.argv[1:] if args is None else args))
+
+
+def _run(args: list[str]) -> int:
     from jsonargparse import CLI
 
     import torchkiln
     from torchkiln.bench._config_flags import check_config_flags
 
-    args = sys.argv[1:] if args is None else args
     if args[:2] == ["bench", "cosmic"]:
         from torchkiln.bench.cosmic._main import main as cosmic
 
@@ -262,9 +265,6 @@ def main(args: list[str] | None = None) -> int:
     except TorchkilnError as error:
         print(f"torchkiln: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     return 0
 
 

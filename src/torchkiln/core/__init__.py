@@ -2,6 +2,7 @@
 
 from torchkiln.core._array_files import read_npy, read_npz
 from torchkiln.core._capture_contexts import add_capture_context, capture_contexts
+from torchkiln.core._compiler import run_compiler
 from torchkiln.core._errors import (
     ArgumentError,
     BatchSizeError,
@@ -44,6 +45,7 @@ from torchkiln.core._options import (
 )
 from torchkiln.core._places import user_cache_dir
 from torchkiln.core._sealed import SealBroken, read_sealed, write_sealed
+from torchkiln.core._stopping import run_stoppable
 from torchkiln.core._temporary import (
     ScratchDirectory,
     clean_leftovers,
@@ -88,6 +90,9 @@ __all__ = [
     # what to switch on while a forward is recorded
     "add_capture_context",
     "capture_contexts",
+    # processes
+    "run_compiler",
+    "run_stoppable",
     # files
     "ScratchDirectory",
     "SealBroken",

@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 
 from torchkiln.core import (
-    atomic_path,
     check_trusted,
     cpu_features,
     file_lock,
+    run_compiler,
     user_cache_dir,
     warn_user,
 )
@@ -79,7 +79,7 @@ def load_native(name: str) -> ctypes.CDLL | None:
         check_trusted(library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError) as error:
-        told = getattr(error, "stderr", None) or b""
+        told = getattr(error, "output", None) or b""
         _log.debug("native helper %s is not available: %s\n%s", name, error, told.decode())
         if not library.exists() and not os.access(library.parent, os.W_OK):
             warn_user(
@@ -108,12 +108,13 @@ def _build(command: list[str], library: Path) -> None:
             return  # another process was faster
         if library.exists():
             warn_user(f"{library} is damaged; it is built again")
-        with atomic_path(library) as temporary:
-            command = [*command, "-o", str(temporary)]
-            subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_SECONDS)
-            checksum = hashlib.sha256(temporary.read_bytes()).digest()
-            with temporary.open("ab") as file:
-                file.write(_SEAL + checksum)
+        run_compiler(command, library, timeout=_PATIENCE_SECONDS, finish=_append_seal)
+
+
+def _append_seal(library: Path) -> None:
+    checksum = hashlib.sha256(library.read_bytes()).digest()
+    with library.open("ab") as file:
+        file.write(_SEAL + checksum)
 
 
 def _is_intact(library: Path) -> bool:

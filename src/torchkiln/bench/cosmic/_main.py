@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchkiln.bench.cosmic._settings import ModeKind
-from torchkiln.core import OptionsError, TorchkilnError
+from torchkiln.core import OptionsError, TorchkilnError, run_stoppable
 
 if TYPE_CHECKING:
     from torchkiln.bench.cosmic._devices import MakeDevice
@@ -28,8 +28,13 @@ def main(
         make_ipu: What run.compute_mode=IPU stands for; None: a program of Torchkiln.
 
     Returns:
-        0, or 2 for a wrong command line, 1 for a run that failed, 130 after Ctrl-C.
+        0, or 2 for a wrong command line, 1 for a run that failed, 130 after Ctrl-C (and after
+        SIGTERM while training, which is saved then), 143 after SIGTERM elsewhere.
     """
+    return run_stoppable(lambda: _run(args, prog, make_ipu))
+
+
+def _run(args: Sequence[str] | None, prog: str, make_ipu: MakeDevice | None) -> int:
     from torchkiln.bench.cosmic._arguments import read_settings
 
     try:
@@ -57,8 +62,6 @@ def main(
         return _complain(f"{prog}: {error}\nAll flags: {prog} --help", _USAGE)
     except TorchkilnError as error:
         return _complain(f"{prog}: {error}", _FAILED)
-    except KeyboardInterrupt:
-        return _complain("interrupted", _INTERRUPTED)
 
 
 def _complain(text: str, exit_code: int) -> int:

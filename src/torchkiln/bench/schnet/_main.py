@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from torchkiln.core import OptionsError, TorchkilnError
+from torchkiln.core import OptionsError, TorchkilnError, run_stoppable
 
 _OK, _FAILED, _USAGE, _INTERRUPTED = 0, 1, 2, 130
 _EXIT_CODES = {"finished": _OK, "failed": _FAILED, "interrupted": _INTERRUPTED}
@@ -16,8 +16,13 @@ def main(args: Sequence[str] | None = None, prog: str = "bench.py") -> int:
     """Run the benchmark; errors that name a remedy are printed without a traceback.
 
     Returns:
-        0, or 2 for a wrong command line, 1 for a run that failed, 130 after Ctrl-C.
+        0, or 2 for a wrong command line, 1 for a run that failed, 130 after Ctrl-C (and after
+        SIGTERM while training, which is saved then), 143 after SIGTERM elsewhere.
     """
+    return run_stoppable(lambda: _run(args, prog))
+
+
+def _run(args: Sequence[str] | None, prog: str) -> int:
     from torchkiln.bench.schnet._startup import StartupClock
 
     clock = StartupClock()
@@ -47,8 +52,6 @@ def main(args: Sequence[str] | None = None, prog: str = "bench.py") -> int:
         # The reader (head, less) has seen enough. Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
-    except KeyboardInterrupt:
-        return _complain("interrupted", _INTERRUPTED)
 
 
 def _fix_threads(num_threads: int | None) -> None:

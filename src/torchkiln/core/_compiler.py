@@ -1,0 +1,81 @@
+"""Running a compiler so that neither half of its output nor the compiler itself is left behind.
+
+`g++` is a driver: it starts other programs, which go on if it is killed, and it keeps files in the
+temporary directory between them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torchkiln.core._files import atomic_path
+
+# A driver that is told to stop removes its temporary files, which takes a moment.
+_STOP_GRACE_S = 5.0
+
+
+def run_compiler(
+    command: Sequence[str],
+    output: Path,
+    *,
+    cwd: str | None = None,
+    timeout: float | None = None,
+    finish: Callable[[Path], None] | None = None,
+) -> None:
+    """Run `command` with `-o` and a file that becomes `output` if the compiler succeeds.
+
+    If this process is interrupted meanwhile, the compiler ends with all that it started.
+
+    Args:
+        command: Compiler and arguments, but for `-o`.
+        output: What is to be made.
+        cwd: Where the compiler runs.
+        timeout: Seconds after which the compiler is given up.
+        finish: Called with the new file before it becomes `output`.
+
+    Raises:
+        subprocess.SubprocessError: The compiler failed, or took too long.
+        OSError: It could not be started, or its output not be written.
+    """
+    with atomic_path(output) as temporary:
+        environment = {**os.environ, "TMPDIR": str(temporary.parent)}
+        _run_group([*command, "-o", str(temporary)], environment, cwd, timeout)
+        if finish is not None:
+            finish(temporary)
+
+
+def _run_group(
+    command: list[str], environment: dict[str, str], cwd: str | None, timeout: float | None
+) -> None:
+    # A group of its own, so that all of it can be ended, and Ctrl-C reaches it through us alone.
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        cwd=cwd,
+        process_group=0,
+    )
+    try:
+        said, _ = process.communicate(timeout=timeout)
+    except BaseException:
+        _end_group(process)
+        raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, said)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_GRACE_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
