@@ -3,7 +3,8 @@
 By default torch takes a folder with a name that anybody can foretell in the system's temporary
 directory, and loads libraries that it finds there. Whoever makes that folder first can put code
 into it. Builds of Torchkiln use a private folder in the user's cache instead, unless the user chose
-one with `TORCHINDUCTOR_CACHE_DIR`.
+one with `TORCHINDUCTOR_CACHE_DIR`. So do headers that are compiled once, which torch keeps in that
+folder of its own whatever it is told.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchkiln.core import check_trusted, private_folder, user_cache_dir
+from torchkiln.runtime._inductor_compiler import guarded_compiler
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _KEPT_SECONDS = 7 * 86_400
@@ -44,7 +46,8 @@ def private_workspace() -> Iterator[None]:
         _drop_old(private_folder(chosen))
     os.environ[VARIABLE] = str(chosen)
     try:
-        yield
+        with guarded_compiler(chosen):
+            yield
     finally:
         if before is None:
             os.environ.pop(VARIABLE, None)

@@ -1,0 +1,96 @@
+"""The C++ compiler as Inductor calls it: ended with us, its output whole, headers kept with a seal.
+
+Inductor takes a file for finished if it is there. A header that was compiled by half would fail
+every later build, and one that a disk damaged would change the code that is made with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from torchkiln.core import (
+    SealBroken,
+    file_lock,
+    read_sealed,
+    run_compiler,
+    sha256_file,
+    write_sealed,
+)
+
+_HEADERS = "precompiled_headers"
+
+# Headers that this process compiled or looked at, by everything that makes them differ.
+_known: dict[Any, str] = {}
+
+
+@contextlib.contextmanager
+def guarded_compiler(workspace: Path) -> Iterator[None]:
+    """Let Inductor call the compiler through `run_compiler`, and keep headers in `workspace`."""
+    from torch._inductor import codecache, cpp_builder
+
+    folder = workspace / _HEADERS
+    compile_header = codecache._precompile_header.__wrapped__
+
+    def precompile(header: str, command_line: str, **command: Any) -> str:
+        key = (folder, header, command_line, frozenset(command.items()))
+        if key not in _known:
+            _known[key] = _intact_header(
+                folder, lambda: compile_header(header, command_line, **command)
+            )
+        return _known[key]
+
+    with (
+        mock.patch.object(codecache, "_HEADER_DIR", str(folder)),
+        mock.patch.object(codecache, "_HEADER_LOCK_DIR", str(folder / "locks")),
+        mock.patch.object(codecache, "_precompile_header", precompile),
+        mock.patch.object(cpp_builder, "run_compile_cmd", _run_compile_command),
+    ):
+        yield
+
+
+def _intact_header(folder: Path, make: Callable[[], str]) -> str:
+    """Return the path of a header whose compiled form is as the compiler made it."""
+    folder.mkdir(exist_ok=True)
+    with file_lock(folder / "seals.lock"):
+        before = set(folder.iterdir())
+        path = make()
+        compiled = [Path(path + suffix) for suffix in (".gch", ".pch")]
+        (result,) = (candidate for candidate in compiled if candidate.exists())
+        if result in before and not _has_seal(result):
+            result.unlink()
+            make()
+            before.discard(result)
+        if result not in before:
+            write_sealed(_seal(result), {"sha256": sha256_file(result)})
+    return path
+
+
+def _has_seal(compiled: Path) -> bool:
+    try:
+        return bool(read_sealed(_seal(compiled))["sha256"] == sha256_file(compiled))
+    except (SealBroken, OSError, KeyError):
+        return False
+
+
+def _seal(compiled: Path) -> Path:
+    return compiled.with_name(compiled.name + ".json")
+
+
+def _run_compile_command(command_line: str, cwd: str) -> None:
+    from torch._inductor import exc
+
+    command = shlex.split(command_line)
+    place = command.index("-o")
+    output = Path(cwd, command[place + 1])
+    arguments = command[:place] + command[place + 2 :]
+    try:
+        run_compiler(arguments, output, cwd=cwd)
+    except subprocess.CalledProcessError as error:
+        said = error.output.decode(errors="replace")
+        raise exc.CppCompileError(command, said) from error
