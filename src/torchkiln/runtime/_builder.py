@@ -30,6 +30,7 @@ from torchkiln.runtime._executable import (
     NativeExecutable,
 )
 from torchkiln.runtime._fast_key import fast_key
+from torchkiln.runtime._forks import survive_forks
 from torchkiln.runtime._metadata import ProgramMetadata
 from torchkiln.runtime._optimizers import OptimizerBinding
 from torchkiln.runtime._step import StepFunction
@@ -57,6 +58,7 @@ def build(
 
     What is compiled lies in the folder that `make_workspace` returns, as long as the program lives.
     """
+    survive_forks()
     options = step.options
     if options.backend is Backend.EAGER:
         return _build_eager(step, batch, optimizer)

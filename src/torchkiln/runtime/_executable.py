@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, fx, nn
 
-from torchkiln.core import ExecutableError
+from torchkiln.core import ExecutableError, ScratchDirectory
 from torchkiln.data._structure import Node
 from torchkiln.runtime._entries import Entries
+from torchkiln.runtime._forks import survive_forks
 from torchkiln.runtime._heap import keep_freed_memory
 
 Run = Callable[[list[Tensor]], list[Tensor]]
+# The environment belongs to all threads.
+_environment_lock = threading.Lock()
 
 
 class Executable(abc.ABC):
@@ -33,11 +40,13 @@ class NativeExecutable(Executable):
         index = -1 if device.type == "cpu" else (device.index or 0)
         if device.type == "cpu":
             keep_freed_memory()
+        survive_forks()
         # The operators that a package may call by name are registered by this import.
         import torchkiln.ops  # noqa: F401
 
         # Loaded at once: the file need not stay after this.
-        self._loaders = {name: _load(path, name, index) for name in entries}
+        with _unpacking_in_scratch(device):
+            self._loaders = {name: _load(path, name, index) for name in entries}
 
     def entry(self, name: str) -> Run:
         loader = self._loaders[name]
@@ -49,6 +58,25 @@ class NativeExecutable(Executable):
             return outputs
 
         return run
+
+
+@contextlib.contextmanager
+def _unpacking_in_scratch(device: torch.device) -> Iterator[None]:
+    """Let torch unpack packages where the next start cleans up if this process is killed.
+
+    It takes a folder of its own in the temporary directory, and removes it when the program goes.
+    On the CPU nothing is read from there once libraries are loaded, so all of it goes at once; on
+    others it stays torch's business.
+    """
+    if device.type != "cpu":
+        yield
+        return
+    scratch = ScratchDirectory()
+    try:
+        with _environment_lock, mock.patch.dict(os.environ, {"TMPDIR": str(scratch.path)}):
+            yield
+    finally:
+        scratch.remove()
 
 
 def _load(path: Path, name: str, index: int) -> Any:
