@@ -23,6 +23,7 @@ from torchkiln.data._channel import Failed, Finished, NewArena, Ready, Taken, To
 from torchkiln.data._prefetch_child import ChildSettings, run_child
 from torchkiln.data._process_end import describe_end
 from torchkiln.data._socket_names import use_cleaned_folder
+from torchkiln.data._stopped import describe_stopped, watch_stopped
 from torchkiln.data._unpicklable import find_unpicklable
 
 # A child that is asked to stop leaves at once, unless it is deep in foreign code.
@@ -79,6 +80,7 @@ class ChildHandle:
         self._finalizer = multiprocessing.util.Finalize(
             self, _stop, args=(self._process, self._connection), exitpriority=100
         )
+        self._stopped = watch_stopped(self, [self._process.pid])
 
     def is_alive(self) -> bool:
         return bool(self._process.is_alive())
@@ -95,7 +97,7 @@ class ChildHandle:
         """Return what the child says next.
 
         Raises:
-            WorkerError: The child ended without a word.
+            WorkerError: The child ended without a word, or was stopped and is ended.
         """
         while True:
             try:
@@ -126,6 +128,8 @@ class ChildHandle:
 
     def _describe_death(self) -> str:
         _wait(self._process)
+        if self._stopped:
+            return f"the prefetching {describe_stopped(self._stopped[0])}"
         how, remedy = describe_end(self._process.exitcode)
         if (self._process.exitcode or 0) >= 0 and self._method is not StartMethod.FORK:
             remedy += (

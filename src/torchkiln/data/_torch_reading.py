@@ -23,6 +23,7 @@ from torchkiln.core import WorkerError
 from torchkiln.data._errors import DatasetError, LoaderError
 from torchkiln.data._process_end import describe_end
 from torchkiln.data._socket_names import share_without_file, use_cleaned_folder
+from torchkiln.data._stopped import describe_stopped, watch_stopped
 from torchkiln.data._unpicklable import find_unpicklable
 from torchkiln.data._user_code import UserCode, UserDataset, call_user_code, describe_stop
 
@@ -33,6 +34,8 @@ _DEATH_GRACE_S = 1.0
 # no types of their own.
 _ENDED_BY_ITSELF = "exited unexpectedly"
 _SHARED_MEMORY_FULL = "unable to allocate shared memory"
+# Where torch's iterator carries the workers that were ended because they were stopped.
+_STOPPED = "_torchkiln_stopped"
 
 
 def read_torch_loader(loader: Any, begin: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
@@ -79,6 +82,9 @@ class _WorkerBatches:
     def __init__(self, loader: Any, batches: Any) -> None:
         self._loader = loader
         self._batches = batches
+        if not hasattr(batches, _STOPPED):  # persistent workers keep their iterator
+            pids = [worker.pid for worker in batches._workers]
+            setattr(batches, _STOPPED, watch_stopped(batches, pids))
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -112,6 +118,9 @@ def _explain_failure(loader: Any, batches: Any, error: Exception) -> None:
     if dead:
         described = []
         for worker in dead:
+            if worker.pid in getattr(batches, _STOPPED, ()):
+                described.append(f"worker {describe_stopped(worker.pid)}")
+                continue
             how, remedy = describe_end(worker.exitcode)
             described.append(f"worker process (pid {worker.pid}) {how}; {remedy}")
         _drop_workers(loader, batches)
