@@ -1,0 +1,66 @@
+"""Trainings with checkpoints that somebody else kills: python _killed_training.py.
+
+For every folder on standard input, a copy of this process trains there, resuming whatever is there
+as a person would after a power cut. Standard output says, line by line: "training PID"; then, if it
+comes so far, a digest of everything that was computed; then "exit CODE". Importing torch takes
+longer than training, and copies need not do it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "schnet"))
+
+import torch
+from _tiny_training import facts_of, make_dataset, make_job
+
+from torchkiln import CheckpointStore, Options
+from torchkiln.bench.schnet._trainer import train
+
+NUM_EPOCHS = 8
+OPTIONS = Options(backend="eager", show_progress=False, device_iterations=2)
+DATASET = make_dataset()
+
+
+def run(root: Path) -> str:
+    """Train to the end and return a digest of all losses, errors, predictions and weights."""
+    resumes = CheckpointStore(root / "tiny").exists()
+    # An average, a schedule and dropout: all that a checkpoint has to hold.
+    everything = {"ema_decay": 0.9, "gamma": 0.9, "num_epochs": NUM_EPOCHS}
+    job = make_job(DATASET, root=root, resume=resumes, options=OPTIONS, **everything)
+    result = train(job)
+    assert result.status == "finished", result.note
+    digest = hashlib.sha256(json.dumps(facts_of(result)).encode())
+    for name, tensor in job.regression.state_dict().items():
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def run_copy(root: Path) -> int:
+    try:
+        print(f"training {os.getpid()}", flush=True)
+        print(run(root), flush=True)
+        return 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(run_copy(Path(line.strip())))
+        _, status = os.waitpid(pid, 0)
+        print(f"exit {os.waitstatus_to_exitcode(status)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Child processes of fault tests: started, watched, signalled, and never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+REPOSITORY = Path(__file__).parents[2]
+# Generous: machines are shared, and what hangs, hangs for ever.
+PATIENCE_S = 240.0
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """One thread, so that runs give the same bits."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **changes}
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited for ever: {what}"
+        time.sleep(0.005)
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def require_gone(processes: list[psutil.Process]) -> None:
+    """Fail if one of them still runs after a moment; end it in any case."""
+    _, left = psutil.wait_procs(processes, timeout=10)
+    told = []
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                told.append(f"{process.pid} {process.cmdline()}")
+                process.kill()
+    assert not told, f"processes left behind: {told}"
+
+
+@contextlib.contextmanager
+def child(arguments: list[str], **keywords) -> Iterator[subprocess.Popen]:
+    """Run this Python with arguments; whatever happens, nothing of it is left."""
+    process = subprocess.Popen([sys.executable, *arguments], **keywords)
+    try:
+        yield process
+    finally:
+        family = descendants(process.pid)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+class Terminal:
+    """A pseudo-terminal for a child to write to."""
+
+    def __init__(self) -> None:
+        self._mine, self.theirs = pty.openpty()
+
+    def read_to_end(self) -> str:
+        """Return everything that was written, once the last writer is gone."""
+        os.close(self.theirs)
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(self._mine, 65536)
+            except OSError:  # how Linux says that nobody holds the other side any more
+                chunk = b""
+            if not chunk:
+                os.close(self._mine)
+                return b"".join(chunks).decode(errors="replace")
+            chunks.append(chunk)
+
+
+def marked_processes(mark: str) -> list[psutil.Process]:
+    """Return the processes with this text in their environment, whoever their parent is."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if mark in process.environ().values():
+                found.append(process)
+    return found
