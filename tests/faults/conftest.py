@@ -1,24 +1,15 @@
 """Faults are counted as they are injected, and `make faults` prints how many there were.
 
 The same tests run in `make test` as a sample and in `make faults` whole: what differs is how many
-faults each injects (`amount`). Tests that take long even with few are marked `faults`.
+faults each injects (`_amount.amount`). Tests that take long even with few are marked `faults`.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
-
-# Read at import: the environment of single tests is cleaned of Torchkiln's variables.
-WHOLE = os.environ.get("TORCHKILN_FAULTS") == "whole"
-
-
-def amount(sample: int, whole: int) -> int:
-    """Return how many faults to inject: a sample in `make test`, all in `make faults`."""
-    return whole if WHOLE else sample
 
 
 @pytest.fixture
