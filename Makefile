@@ -29,7 +29,7 @@ test: $(STAMP) lint types  ## Lint, type-check and run the tests (under 10 minut
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 slow: $(STAMP)  ## Run the long test matrices
-	$(BIN)/python -m pytest -m slow --timeout 1800 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slow -n 2 --dist load --timeout 1800 $(PYTEST_ARGS)
 
 faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing (15 minutes)
 	TORCHKILN_FAULTS=whole $(BIN)/python -m pytest tests/faults -m '' -n 2 --dist load --timeout 900 $(PYTEST_ARGS)

@@ -27,7 +27,14 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     `TORCHKILN_TEST_CACHE` names a directory that outlives the run, for work on the tests.
     """
     kept = os.environ.get("TORCHKILN_TEST_CACHE")
-    return Path(kept) if kept else tmp_path_factory.mktemp("executables")
+    if kept:
+        return Path(kept)
+    # Processes of pytest-xdist share the folder above their own: none compiles for itself.
+    base = tmp_path_factory.getbasetemp()
+    home = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = home / "executables"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,7 @@ from poptorch.enums import ConnectionType
 from poptorch.options import Options
 from torchkiln import runtime
 from torchkiln.core import atomic_path
+from torchkiln.data import find_unpicklable
 
 if TYPE_CHECKING:
     from poptorch._executor import PoplarExecutor
@@ -161,7 +162,14 @@ def _go_online(options: Options) -> None:
         options.connectionType(ConnectionType.Always)
 
 
-def _to_bytes(value: Any) -> bytes:
+def _to_bytes(parts: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    torch.save(value, buffer)
+    try:
+        torch.save(parts, buffer)
+    except Exception as error:
+        found = (find_unpicklable(value, name) for name, value in parts.items())
+        culprit = next(filter(None, found), f"the model ({type(error).__name__}: {error})")
+        raise Error(
+            f"{culprit} cannot be saved; make it picklable, or save with export_model=False"
+        ) from error
     return buffer.getvalue()

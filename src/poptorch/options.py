@@ -236,12 +236,16 @@ class Options(OptionStore):
         return self
 
     def enableProfiling(self, profile_dir: str | None = None) -> Self:
-        """Record profiling and its directory."""
+        """Record profiling and its directory; POPLAR_ENGINE_OPTIONS would win over them."""
         self.checkIsFrozen()
         overridden = os.environ.get("POPLAR_ENGINE_OPTIONS", "")
         for key in _PROFILING_KEYS:
             if key in overridden:
-                logger.warning("POPLAR_ENGINE_OPTIONS also sets %s; enableProfiling wins", key)
+                logger.warning(
+                    "POPLAR_ENGINE_OPTIONS also sets %s, and the environment wins over "
+                    "enableProfiling",
+                    key,
+                )
         engine_options = dict(self._Popart.options.get("engineOptions", {}))
         engine_options.update(dict.fromkeys(_PROFILING_KEYS[:2], "true"))
         engine_options["autoReport.directory"] = profile_dir or "."

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from torchkiln.core import span
+from poptorch._errors import translated
+from torchkiln.core import instrument, span
 
 T = TypeVar("T")
 
@@ -24,17 +23,8 @@ class Channel:
 
     def instrument(self, obj: T, *methods: str) -> T:
         """Make each call of the named methods of `obj` a stretch of the channel."""
-        for name in methods:
-            setattr(obj, name, self._traced(name, getattr(obj, name)))
-        return obj
-
-    def _traced(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            with self.tracepoint(name):
-                return method(*args, **kwargs)
-
-        return traced
+        with translated():
+            return instrument(obj, self.name, *methods)
 
 
 __all__ = ["Channel"]

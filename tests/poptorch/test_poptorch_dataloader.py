@@ -224,3 +224,24 @@ def test_empty_datasets_are_assertions():
     with pytest.raises(AssertionError, match="empty"):
         list(accessor)
     accessor.terminate()
+
+
+class Stopping(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return next(torch.tensor(float(number)) for number in range(3) if number == index)
+
+
+@pytest.mark.parametrize("mode", list(DataLoaderMode))
+def test_stop_iteration_of_a_dataset_is_an_error(mode):
+    loader = poptorch.DataLoader(options(1), Stopping(), batch_size=2, mode=mode)
+    with pytest.raises(poptorch.Error, match=r"Stopping.__getitem__.* raised StopIteration"):
+        list(loader)
+
+
+def test_stop_iteration_behind_an_accessor_is_an_error():
+    loader = poptorch.DataLoader(options(1), Stopping(), batch_size=2)
+    with pytest.raises(poptorch.Error, match="raised StopIteration"):
+        list(poptorch.AsynchronousDataAccessor(loader))

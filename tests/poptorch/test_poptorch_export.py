@@ -99,3 +99,24 @@ def test_other_files_are_refused(tmp_path):
     torch.save({}, path)
     with pytest.raises(poptorch.Error, match=r"no poptorch\.json"):
         poptorch.load(path)
+
+
+class Unsavable:
+    def __reduce__(self):
+        raise OSError("the file is open")
+
+
+def test_a_part_that_cannot_be_saved_is_named_and_the_old_file_stays(tmp_path, monkeypatch):
+    net = nn.Linear(2, 1)
+    net.extra = {"source": Unsavable()}
+    model = poptorch.inferenceModel(net)
+    model(torch.ones(1, 2))
+    # What native code is saved does not matter here.
+    monkeypatch.setattr(type(model._program), "export", lambda self, path: path.write_bytes(b""))
+    target = tmp_path / "net.poptorch"
+    target.write_text("before")
+    named = r"model.*\.extra\['source'\], of type .*Unsavable \(OSError: the file is open\)"
+    with pytest.raises(poptorch.Error, match=named):
+        model.save(target)
+    assert target.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [target]

@@ -56,16 +56,21 @@ def test_channels_record_for_listeners():
         def step(self, x):
             return x + 1
 
+        def __getitem__(self, index):
+            return 10 * index
+
     spans = []
     remove = core.add_listener(spans.append)
     try:
         channel = poptorch.profiling.Channel("mine")
         with channel.tracepoint("part"):
-            work = channel.instrument(Work(), "step")
+            work = channel.instrument(Work(), "step", "__getitem__")
         assert work.step(1) == 2
+        assert work[2] == Work()[2] == 20
     finally:
         remove()
-    assert [(span.channel, span.label) for span in spans] == [("mine", "part"), ("mine", "step")]
+    assert {span.channel for span in spans} == {"mine"}
+    assert [span.label for span in spans] == ["part", "step", "__getitem__"]
 
 
 # testing

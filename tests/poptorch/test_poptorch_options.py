@@ -310,7 +310,7 @@ def test_profiling_sets_engine_options(caplog, monkeypatch):
     engine = opts._Popart.options["engineOptions"]
     assert engine["autoReport.directory"] == "reports"
     assert engine["autoReport.all"] == "true"
-    assert "autoReport.all" in caplog.text
+    assert "autoReport.all, and the environment wins" in caplog.text
 
 
 @pytest.mark.parametrize(

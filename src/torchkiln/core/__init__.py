@@ -29,6 +29,7 @@ from torchkiln.core._files import (
     sha256_file,
     write_atomic,
 )
+from torchkiln.core._instrument import instrument
 from torchkiln.core._machine import cpu_features
 from torchkiln.core._options import (
     Anchor,
@@ -105,6 +106,7 @@ __all__ = [
     # trace hooks
     "Span",
     "add_listener",
+    "instrument",
     "span",
     # warnings
     "warn_user",

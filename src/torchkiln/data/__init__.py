@@ -2,6 +2,7 @@
 
 from torchkiln.data._errors import (
     BatchSamplerError,
+    DatasetError,
     EmptyDatasetError,
     LoaderError,
     LoaderWarning,
@@ -25,6 +26,7 @@ from torchkiln.data._structure import (
     rebuild,
     register_container,
 )
+from torchkiln.data._unpicklable import find_unpicklable
 
 __all__ = [
     # loading
@@ -34,9 +36,11 @@ __all__ = [
     "LoaderMode",
     "PartitionSampler",
     "StartMethod",
+    "find_unpicklable",
     "rebatch",
     # errors
     "BatchSamplerError",
+    "DatasetError",
     "EmptyDatasetError",
     "LoaderError",
     "LoaderWarning",

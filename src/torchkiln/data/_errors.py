@@ -25,6 +25,10 @@ class EmptyDatasetError(LoaderError):
     """A pass over the data ended before it gave a single batch."""
 
 
+class DatasetError(TorchkilnError, RuntimeError):
+    """A dataset, or what makes batches of it, did what no loader can pass on."""
+
+
 class PrefetchError(TorchkilnError, RuntimeError):
     """A prefetcher is used in a way that it does not support."""
 

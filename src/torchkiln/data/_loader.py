@@ -21,6 +21,7 @@ from torchkiln.data._errors import (
 from torchkiln.data._partition import PartitionSampler
 from torchkiln.data._prefetch import AsyncPrefetcher
 from torchkiln.data._regroup import join_groups, rebatch
+from torchkiln.data._torch_reading import read_torch_loader
 
 
 class LoaderMode(enum.Enum):
@@ -163,7 +164,7 @@ class CombinedLoading:
     def __iter__(self) -> Iterator[Any]:
         if self._prefetcher is not None:
             return iter(self._prefetcher)
-        batches: Iterator[Any] = _TorchLoader.__iter__(self)
+        batches = read_torch_loader(self, _TorchLoader.__iter__)
         if self._group_size > 1:
             batches = join_groups(batches, self._group_size, drop_last=self._drop_last_group)
         if self._rebatched_size is not None:

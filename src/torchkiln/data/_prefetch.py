@@ -23,6 +23,7 @@ from torchkiln.data._errors import (
 from torchkiln.data._prefetch_child import ChildSettings
 from torchkiln.data._prefetch_handle import ChildHandle, StartMethod
 from torchkiln.data._structure import map_tensors
+from torchkiln.data._user_code import call_user_code
 
 
 @final
@@ -141,7 +142,7 @@ class AsyncPrefetcher:
         if ready is None or self._child is None:
             raise StopIteration
         with self._closing_on_error():
-            batch = self._child.take(ready.slot, ready.payload)
+            batch = call_user_code(self._child.take, ready.slot, ready.payload)
         if self._pin_memory and torch.accelerator.is_available():
             return map_tensors(Tensor.pin_memory, batch)
         return batch

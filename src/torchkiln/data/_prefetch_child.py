@@ -15,6 +15,7 @@ from typing import Any, assert_never
 
 import numpy as np
 import torch
+import torch.utils.data
 
 from torchkiln.data._arena import Arena, make_shared_memory, pack
 from torchkiln.data._channel import (
@@ -27,8 +28,9 @@ from torchkiln.data._channel import (
     ToChild,
     ToParent,
 )
-from torchkiln.data._errors import PrefetchError
 from torchkiln.data._regroup import rebatch
+from torchkiln.data._torch_reading import cannot_be_sent, read_torch_loader
+from torchkiln.data._user_code import read_elements
 
 # How often a waiting child looks whether its parent still lives. The end of the connection says so
 # at once, unless another process inherited the parent's side of it.
@@ -69,6 +71,7 @@ def run_child(connection: Connection, source: Any, settings: ChildSettings) -> N
     np.random.seed(settings.seed % 2**32)  # the generator that datasets draw from
     with contextlib.suppress(_Stop):
         _Child(connection, source, settings).serve()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is leaving already
 
 
 @contextlib.contextmanager
@@ -143,10 +146,10 @@ class _Child:
         source = self._source
         if hasattr(source, "set_epoch"):
             source.set_epoch(self._current.epoch)
-        if hasattr(source, "__iter__"):
-            batches = iter(source)
-        else:  # a map-style dataset that may not end its own iteration with IndexError
-            batches = (source[index] for index in range(len(source)))
+        if getattr(type(source), "__iter__", None) is torch.utils.data.DataLoader.__iter__:
+            batches = read_torch_loader(source)
+        else:
+            batches = read_elements(source)
         if self._settings.rebatched_size is None:
             return batches
         return rebatch(batches, self._settings.rebatched_size, drop_last=self._settings.drop_last)
@@ -190,10 +193,7 @@ class _Child:
         try:
             packed = pack(batch)
         except Exception as error:
-            raise PrefetchError(
-                f"a batch of type {type(batch).__name__} cannot be sent to the program's process: "
-                f"{error}; return tensors, or objects that can be pickled, or use mode sync"
-            ) from error
+            raise cannot_be_sent(batch, error) from error
         if not self._free:
             # Only what waits for the parent is limited; batches that the user keeps cost memory,
             # as they would with any loader, but never block.

@@ -21,6 +21,9 @@ from torchkiln.core import WorkerError
 from torchkiln.data._arena import Arena
 from torchkiln.data._channel import Failed, Finished, NewArena, Ready, Taken, ToChild, ToParent
 from torchkiln.data._prefetch_child import ChildSettings, run_child
+from torchkiln.data._process_end import describe_end
+from torchkiln.data._socket_names import use_cleaned_folder
+from torchkiln.data._unpicklable import find_unpicklable
 
 # A child that is asked to stop leaves at once, unless it is deep in foreign code.
 _STOP_GRACE_S = 3.0
@@ -57,12 +60,17 @@ class ChildHandle:
         # only append, and `take` passes it on.
         self._released: collections.deque[int] = collections.deque()
         try:
+            if self._method is StartMethod.FORKSERVER:
+                use_cleaned_folder()
             self._process.start()
         except Exception as error:
             self._connection.close()
+            culprit = find_unpicklable(source, "dataset")
+            reason = f"{type(error).__name__}: {error}; use start_method='fork'"
+            if culprit is not None:
+                reason = f"{culprit}; make it picklable, or use start_method='fork'"
             raise WorkerError(
-                f"the prefetching process could not be started by {self._method.value!r}: "
-                f"{error}; make the dataset picklable, or use start_method='fork'"
+                f"the prefetching process could not be started by {self._method.value!r}: {reason}"
             ) from error
         finally:
             theirs.close()
@@ -118,19 +126,12 @@ class ChildHandle:
 
     def _describe_death(self) -> str:
         _wait(self._process)
-        code = self._process.exitcode
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            how = f"was killed by signal {-code} ({name})"
-            remedy = "if you did not do that, the system may have run out of memory"
-        else:
-            how = f"ended with exit code {code}"
-            remedy = "see its output above"
-            if self._method is not StartMethod.FORK:
-                remedy += (
-                    f"; with start method {self._method.value!r} the script that makes the loader "
-                    "must do so under `if __name__ == '__main__':`"
-                )
+        how, remedy = describe_end(self._process.exitcode)
+        if (self._process.exitcode or 0) >= 0 and self._method is not StartMethod.FORK:
+            remedy += (
+                f"; with start method {self._method.value!r} the script that makes the loader "
+                "must do so under `if __name__ == '__main__':`"
+            )
         return f"the prefetching process (pid {self._process.pid}) {how}; {remedy}"
 
 

@@ -69,7 +69,8 @@ def bind(module: nn.Module) -> Binding:
     """Collect the module's tensors, each once.
 
     Raises:
-        CaptureError: if two different tensors share memory, which an update in place would break.
+        CaptureError: if two different tensors share memory, which an update in place would break,
+            or if a tensor is sparse or has no values.
     """
     binding = Binding(module)
     seen: dict[int, Slot] = {}
@@ -106,17 +107,22 @@ def bind(module: nn.Module) -> Binding:
                     for slot in slots:
                         slot.places = slot.places or [Place(dot + key, {}, key)]
                     binding.nested.append((place, node, slots))
-    _refuse_layouts(binding)
+    _refuse_unusable(binding)
     _refuse_overlaps(binding)
     return binding
 
 
-def _refuse_layouts(binding: Binding) -> None:
+def _refuse_unusable(binding: Binding) -> None:
     for slot in binding.slots:
         if slot.tensor.layout is not torch.strided:
             raise CaptureError(
                 f"{slot.name!r} has layout {slot.tensor.layout}, which has no fixed size; keep a "
                 "dense tensor (for a graph: edge_index and edge values)"
+            )
+        if slot.tensor.is_meta:
+            raise CaptureError(
+                f"{slot.name!r} is a meta tensor, which has a shape but no values; give the module "
+                "real ones first: module.to_empty(device='cpu'), then load_state_dict(...)"
             )
     for name, child in binding.module.named_modules():
         if type(child).__name__ == "OptimizedModule":
@@ -130,7 +136,7 @@ def _refuse_overlaps(binding: Binding) -> None:
     spans = []
     for slot in [*binding.parameters, *binding.buffers]:
         tensor = slot.tensor
-        if tensor.is_meta or isinstance(tensor, _UNINITIALIZED) or tensor.numel() == 0:
+        if isinstance(tensor, _UNINITIALIZED) or tensor.numel() == 0:
             continue
         last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
         start = tensor.data_ptr()

@@ -284,6 +284,11 @@ class OptimizerBinding:
                     tensor.fill_(self.rule(member).initial(name))
                     continue
                 found = True
+                if value.is_meta:
+                    raise OptimizerError(
+                        f"{name} of {self.names[member]!r} in the optimiser's state is a meta "
+                        "tensor, which has no values; load a state with values"
+                    )
                 if value is not tensor:
                     tensor.copy_(value)
         steps = read_steps(self.optimizer, self.params)

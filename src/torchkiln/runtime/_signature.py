@@ -26,7 +26,7 @@ _UNCHANGING = (type(None), bool, int, float, str)
 
 
 class BadArguments(ArgumentError):  # noqa: N818 - an ArgumentError that says which kind
-    """An `ArgumentError` with its kind: too_many, unknown, duplicate, missing, empty or layout."""
+    """With its kind: too_many, unknown, duplicate, missing, empty, layout or meta."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -135,6 +135,7 @@ class Signature:
             and tensor.dtype is form.dtype
             and tensor.shape == form.shape
             and tensor.layout is torch.strided
+            and not tensor.is_meta
             and not tensor.is_neg()
             and not tensor.is_conj()
             and tensor.is_contiguous(memory_format=form.memory_format)
@@ -281,8 +282,7 @@ class Signature:
                 f"Shape mismatch for {form.name}: expected {form.shape} but got {tensor.shape}. "
                 f"{REMEDY}"
             )
-        if tensor.layout is not torch.strided:
-            raise _layout_error(form.name, tensor)
+        _refuse_unusable(form.name, tensor)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()  # native code reads memory as it is
         if not tensor.is_contiguous(memory_format=form.memory_format):
@@ -309,8 +309,7 @@ def _explicit_names(
 
 
 def _form(name: str, tensor: Tensor) -> TensorForm:
-    if tensor.layout is not torch.strided:
-        raise _layout_error(name, tensor)
+    _refuse_unusable(name, tensor)
     memory_format = torch.contiguous_format
     if not tensor.is_contiguous():
         for candidate in (torch.channels_last, torch.channels_last_3d):
@@ -320,9 +319,16 @@ def _form(name: str, tensor: Tensor) -> TensorForm:
     return TensorForm(name, tensor.shape, tensor.dtype, memory_format)
 
 
-def _layout_error(name: str, tensor: Tensor) -> ArgumentError:
-    return BadArguments(
-        "layout",
-        f"{name} has layout {tensor.layout}, which has no fixed size; pass a dense tensor (for a "
-        "graph: edge_index and edge values)",
-    )
+def _refuse_unusable(name: str, tensor: Tensor) -> None:
+    if tensor.layout is not torch.strided:
+        raise BadArguments(
+            "layout",
+            f"{name} has layout {tensor.layout}, which has no fixed size; pass a dense tensor (for "
+            "a graph: edge_index and edge values)",
+        )
+    if tensor.is_meta:
+        raise BadArguments(
+            "meta",
+            f"{name} is a meta tensor, which has a shape but no values; pass a tensor on a real "
+            "device (its maker may run under `torch.device('meta')`)",
+        )

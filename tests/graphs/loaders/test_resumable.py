@@ -1,9 +1,13 @@
+import functools
 import json
+import os
+import signal
 
 import pytest
 import torch
 
-from torchkiln.data import LoaderError
+from torchkiln.core import TorchkilnError, WorkerError
+from torchkiln.data import LoaderError, LoaderMode
 from torchkiln.graphs.loaders._resumable import ResumableLoader
 
 
@@ -15,7 +19,7 @@ def plan(epoch):
     return [(epoch, number) for number in range(4 + epoch % 2)]
 
 
-def loader(**arguments):
+def loader(make=make, **arguments):
     return ResumableLoader(plan, make, **{"identity": {"seed": 1}, **arguments})
 
 
@@ -118,3 +122,37 @@ def test_refused_modes():
         loader(mode="async_rebatched")
     with pytest.raises(LoaderError, match="no meaning in mode sync"):
         loader(async_options={"buffer_size": 2})
+
+
+def stop_at_two(item):
+    if item == (0, 2):
+        raise StopIteration
+    return torch.tensor(item)
+
+
+def test_stop_iteration_of_a_batch_does_not_end_the_epoch(loaders):
+    it = loaders(make=stop_at_two)
+    batches = iter(it)
+    assert numbers(next(batches) for _ in range(2)) == [(0, 0), (0, 1)]
+    with pytest.raises(TorchkilnError, match=r"stop_at_two .* raised StopIteration"):
+        next(batches)
+    assert it.state_dict()["done"] == 2
+
+
+def kill_once(armed, item):
+    if item == (0, 2) and armed[0]:
+        armed[0] = 0
+        os.kill(os.getpid(), signal.SIGKILL)
+    return torch.tensor(item)
+
+
+def test_the_epoch_after_a_kill_is_whole(loaders):
+    armed = torch.ones(1, dtype=torch.int64).share_memory_()
+    it = loaders(make=functools.partial(kill_once, armed))
+    if it.mode is LoaderMode.SYNC and not it._num_workers:
+        armed[0] = 0  # nobody but the program itself could be killed
+        assert len(numbers(it)) == 4
+    else:
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            numbers(it)
+    assert numbers(it) == [(1, i) for i in range(5)]

@@ -12,6 +12,7 @@ from _stored_graphs import assert_same_graph, rich_graphs, two_type_graph, two_t
 from torch_geometric.data import Batch, Data, InMemoryDataset, TemporalData
 
 from torchkiln.core import StoreError
+from torchkiln.data import DatasetError
 from torchkiln.graphs.store._store import GraphStore
 
 
@@ -281,3 +282,20 @@ def test_a_store_prints_itself():
     assert "nodes: 45 in all, 3.8 a graph (2 to 6)" in text
     assert "edge_attr: bfloat16 [-1, 3] follows edges" in text
     assert "name: text" in text
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error"), [(StopIteration, DatasetError), (IndexError, IndexError)]
+)
+def test_a_dataset_that_fails_in_the_middle_is_not_stored_in_part(mistake, error):
+    class Failing:
+        def __len__(self) -> int:
+            return len(rich_graphs())
+
+        def __getitem__(self, index: int) -> Data:
+            if index == 4:
+                raise mistake
+            return rich_graphs()[index]
+
+    with pytest.raises(error):
+        GraphStore.from_dataset(Failing(), progress=False)

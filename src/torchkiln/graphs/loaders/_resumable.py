@@ -8,7 +8,9 @@ from typing import Any, NamedTuple, final
 import torch
 import torch.utils.data
 
-from torchkiln.data import AsyncPrefetcher, LoaderError, LoaderMode
+from torchkiln.core import Options
+from torchkiln.data import AsyncPrefetcher, DataLoader, LoaderError, LoaderMode
+from torchkiln.data._user_code import UserCode
 from torchkiln.graphs._spec import to_count
 
 Plan = Callable[[int], Sequence[Any]]
@@ -182,12 +184,12 @@ class _Passes:
 
     def __init__(self, plan: Plan, make: Make, num_workers: int) -> None:
         self._plan = plan
-        self._make = make
+        self._make = UserCode(make)  # transforms and feature stores are the user's
         self._num_workers = num_workers
         self._epoch = 0
         self._items: tuple[int, Sequence[Any]] | None = None
         self._sampler = _Items()
-        self._workers: torch.utils.data.DataLoader[Any] | None = None
+        self._workers: DataLoader | None = None
         self._latest = 0  # number of the pass that has the workers
         self.start = Position(0, 0)  # where its epoch begins, if that is the one asked for
 
@@ -206,9 +208,11 @@ class _Passes:
         if not self._num_workers:
             return map(self._make, items)
         if self._workers is None:
-            self._workers = torch.utils.data.DataLoader(
+            self._workers = DataLoader(
+                Options(),
                 _Making(self._make),
                 batch_size=None,
+                drop_last=False,
                 sampler=self._sampler,
                 num_workers=self._num_workers,
                 persistent_workers=True,

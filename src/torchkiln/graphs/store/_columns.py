@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchkiln.core import StoreError
+from torchkiln.data._user_code import read_elements
 from torchkiln.graphs._levels import is_hetero
 from torchkiln.graphs.store._axes import Counts, assign_axes
 from torchkiln.graphs.store._flatten import (
@@ -103,8 +105,12 @@ def read_only(array: Array) -> Array:
 
 def feed(flattener: Flattener, graphs: Iterable[Any], *, progress: bool) -> None:
     """Hand all graphs over, with a progress bar."""
-    for graph in tqdm(graphs, desc="Storing graphs", unit=" graphs", disable=not progress):
-        flattener.add(graph)
+    total = operator.length_hint(graphs) or None
+    bar = tqdm(total=total, desc="Storing graphs", unit=" graphs", disable=not progress)
+    with bar:
+        for graph in read_elements(graphs):
+            flattener.add(graph)
+            bar.update()
 
 
 def flatten_in_memory(

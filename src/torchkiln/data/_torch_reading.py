@@ -1,0 +1,240 @@
+"""Reading torch's own loaders so that nothing is lost without a word, and nothing is left behind.
+
+torch takes a StopIteration of the dataset for the end of the data, waits for ever for a batch that
+a worker could not pickle, keeps workers that were killed for the next pass, and lets every worker
+make a folder in the system's temporary directory that stays if the worker is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, final
+
+import torch.utils.data
+from torch.utils.data import IterableDataset, MapDataPipe
+
+from torchkiln.core import WorkerError
+from torchkiln.data._errors import DatasetError, LoaderError
+from torchkiln.data._process_end import describe_end
+from torchkiln.data._socket_names import share_without_file, use_cleaned_folder
+from torchkiln.data._unpicklable import find_unpicklable
+from torchkiln.data._user_code import UserCode, UserDataset, call_user_code, describe_stop
+
+_signal_handling: Any = torch.utils.data._utils.signal_handling
+# A connection can break before the system says that the process at its other end is dead.
+_DEATH_GRACE_S = 1.0
+# torch's words for a worker that left, and for a tensor that finds no room in /dev/shm; they have
+# no types of their own.
+_ENDED_BY_ITSELF = "exited unexpectedly"
+_SHARED_MEMORY_FULL = "unable to allocate shared memory"
+
+
+def read_torch_loader(loader: Any, begin: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
+    """Return an iterator over a pass of torch's `DataLoader`.
+
+    Args:
+        loader: Of torch's class, or an heir. It keeps its persistent workers.
+        begin: How a pass is begun.
+
+    Raises:
+        LoaderError: Workers that do not fork are to be given something that cannot be pickled.
+        WorkerError: A worker was killed while the pass was begun.
+    """
+    if loader.num_workers and _find_dead(loader._iterator):
+        _drop_workers(loader, loader._iterator)  # killed since the last pass: start others
+    guarded = copy.copy(loader)
+    changes: dict[str, Any]
+    if loader.num_workers:
+        if _start_method(loader) == "forkserver":
+            use_cleaned_folder()
+        # Not the dataset: workers hand it to code of the user, by `get_worker_info()`.
+        changes = {
+            "collate_fn": _SendingCollate(loader.collate_fn),
+            "worker_init_fn": _WorkerStart(loader.worker_init_fn),
+        }
+    else:
+        changes = {"collate_fn": UserCode(loader.collate_fn)}
+        if not isinstance(loader.dataset, IterableDataset | MapDataPipe):
+            changes["dataset"] = UserDataset(loader.dataset)
+    vars(guarded).update(changes)  # torch guards some against changes; the copy is not in use yet
+    try:
+        batches = begin(guarded)
+    except Exception as error:
+        _explain_start(loader, error)
+        raise
+    loader._iterator = guarded._iterator
+    return _WorkerBatches(loader, batches) if loader.num_workers else batches
+
+
+@final
+class _WorkerBatches:
+    """What torch's workers made, with errors that tell what happened to them."""
+
+    def __init__(self, loader: Any, batches: Any) -> None:
+        self._loader = loader
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration as end:
+            if end.value is None:
+                raise
+            # torch ends a pass without a value; an error of a worker that it raises again has one.
+            stopped = describe_stop("code of the dataset")
+            raise DatasetError(f"{stopped}\n\n{end.value}") from None
+        except Exception as error:
+            try:
+                _explain_failure(self._loader, self._batches, error)
+            except WorkerError:
+                self._batches = iter(())
+                raise
+            raise
+
+
+def _explain_failure(loader: Any, batches: Any, error: Exception) -> None:
+    """Raise `WorkerError` if workers were killed, or found no room for a batch."""
+    dead = _find_dead(batches, wait=isinstance(error, OSError | EOFError))
+    if not dead and _ENDED_BY_ITSELF in str(error):
+        dead = [worker for worker in batches._workers if worker.exitcode is not None]
+    if dead:
+        described = []
+        for worker in dead:
+            how, remedy = describe_end(worker.exitcode)
+            described.append(f"worker process (pid {worker.pid}) {how}; {remedy}")
+        _drop_workers(loader, batches)
+        raise WorkerError(
+            f"the pass over the data cannot go on: {'. '.join(described)}. "
+            "The next pass starts new workers"
+        ) from error
+    if _SHARED_MEMORY_FULL in str(error):
+        raise WorkerError(
+            f"a worker process found no room for a batch in /dev/shm{_size_of_shared_memory()}; "
+            "enlarge it (docker run --shm-size), use fewer workers or smaller batches, or load "
+            "with num_workers=0 and mode='async', which does not need it"
+        ) from error
+
+
+def _explain_start(loader: Any, error: Exception) -> None:
+    """Raise a better error than torch's if workers cannot be started or are gone."""
+    if not loader.num_workers:
+        return
+    if loader._iterator is not None:
+        _explain_failure(loader, loader._iterator, error)
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        culprit = find_unpicklable(getattr(loader, name), name)
+        # Forked workers take anything, so it was something else.
+        if culprit is not None and _start_method(loader) != "fork":
+            raise LoaderError(
+                f"worker processes cannot be given {culprit}; make it picklable, or pass "
+                "multiprocessing_context='fork'"
+            ) from error
+
+
+def _start_method(loader: Any) -> str:
+    context = loader.multiprocessing_context or torch.multiprocessing
+    return str(context.get_start_method())
+
+
+def _find_dead(batches: Any, *, wait: bool = False) -> list[Any]:
+    """Return the worker processes that ended though nobody told them to."""
+    deadline_s = time.monotonic() + (_DEATH_GRACE_S if wait else 0.0)
+    while True:
+        # torch's handler of SIGCHLD raises wherever the program happens to be.
+        with contextlib.suppress(RuntimeError):
+            workers = getattr(batches, "_workers", ())
+            dead = [worker for worker in workers if worker.exitcode not in (None, 0)]
+            if dead or time.monotonic() >= deadline_s:
+                return dead
+            time.sleep(0.01)
+
+
+def _drop_workers(loader: Any, batches: Any) -> None:
+    if loader._iterator is batches:
+        loader._iterator = None
+    if batches._worker_pids_set:  # else torch reports the end of those that are killed here
+        _signal_handling._remove_worker_pids(id(batches))
+        batches._worker_pids_set = False
+    for worker in batches._workers:
+        # A worker that died may have held a lock that the others wait for, so they are not asked.
+        worker.kill()
+    batches._shutdown_workers()
+
+
+def _size_of_shared_memory() -> str:
+    try:
+        status = os.statvfs("/dev/shm")
+    except OSError:
+        return ""
+    return f", which has {status.f_blocks * status.f_frsize / 2**20:.0f} MB"
+
+
+@final
+class _WorkerStart:
+    """What a worker does first."""
+
+    def __init__(self, init: Callable[[int], None] | None) -> None:
+        self._init = init
+
+    def __call__(self, worker_id: int) -> None:
+        share_without_file()
+        if self._init is not None:
+            call_user_code(self._init, worker_id)
+
+
+@final
+class _SendingCollate:
+    """Makes a batch in a worker, ready to be sent.
+
+    torch leaves pickling to a thread that drops what cannot be pickled; the program would wait for
+    the batch for ever.
+    """
+
+    def __init__(self, collate: Callable[..., Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: Any) -> Any:
+        batch = call_user_code(self._collate, samples)
+        try:
+            return _Sent(bytes(ForkingPickler.dumps(batch)))
+        except Exception as error:
+            if _SHARED_MEMORY_FULL in str(error):
+                raise
+            raise cannot_be_sent(batch, error) from error
+
+
+def cannot_be_sent(batch: Any, error: Exception) -> DatasetError:
+    """Return the error for a batch that cannot be pickled."""
+    culprit = find_unpicklable(batch, "batch") or f"{type(error).__name__}: {error}"
+    return DatasetError(
+        f"a batch of type {type(batch).__name__} cannot be sent to the program's process: "
+        f"{culprit}; return tensors, or objects that can be pickled, or load in mode sync without "
+        "workers"
+    )
+
+
+@final
+class _Sent:
+    """A pickled batch; what arrives is the batch itself."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive, (self._payload,)
+
+
+def _receive(payload: bytes) -> Any:
+    return call_user_code(pickle.loads, payload)
