@@ -22,6 +22,7 @@ from torchkiln.core._errors import (
     TorchkilnError,
     TrustError,
     WorkerError,
+    WriteError,
 )
 from torchkiln.core._files import (
     atomic_path,
@@ -45,6 +46,7 @@ from torchkiln.core._sealed import SealBroken, read_sealed, write_sealed
 from torchkiln.core._temporary import (
     ScratchDirectory,
     clean_leftovers,
+    clean_leftovers_once,
     is_temporary,
     temporary_folder,
 )
@@ -82,6 +84,7 @@ __all__ = [
     "TorchkilnError",
     "TrustError",
     "WorkerError",
+    "WriteError",
     # what to switch on while a forward is recorded
     "add_capture_context",
     "capture_contexts",
@@ -90,6 +93,7 @@ __all__ = [
     "SealBroken",
     "atomic_path",
     "clean_leftovers",
+    "clean_leftovers_once",
     "file_lock",
     "is_temporary",
     "read_sealed",

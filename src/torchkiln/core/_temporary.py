@@ -44,7 +44,7 @@ class TemporaryFolder:
     """
 
     def __init__(self, parent: Path, label: str) -> None:
-        _clean_once(parent)
+        clean_leftovers_once(parent)
         self.path, lock = _make(parent, label)
         self._remove = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
 
@@ -90,7 +90,12 @@ def is_temporary(path: Path) -> bool:
     return _OWN_NAME.fullmatch(path.name) is not None
 
 
-def _clean_once(directory: Path) -> None:
+def clean_leftovers_once(directory: Path) -> None:
+    """Do `clean_leftovers` unless this process did it: what it finds comes from earlier ones.
+
+    For places that Torchkiln fills by itself: who finds there what it wants writes nothing, and
+    would leave what an earlier process left.
+    """
     name = os.path.abspath(directory)
     if name not in _cleaned:
         _cleaned.add(name)
