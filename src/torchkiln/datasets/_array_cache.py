@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.core import atomic_path, warn_user
+from torchkiln.core import atomic_path, clean_leftovers_once, warn_user
 
 Arrays = dict[str, NDArray[Any]]
 # By dataset, folder and names of what `cached_arrays` keeps. There may be other things beside it:
@@ -35,6 +35,7 @@ def cached_arrays(name: str, build: Callable[[], Arrays]) -> Arrays:
     warning; where nothing can be written, arrays are built each time, with a warning too.
     """
     path = data_dir() / f"{name}.npz"
+    clean_leftovers_once(path.parent)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             return dict(kept)
