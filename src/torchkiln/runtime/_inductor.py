@@ -30,7 +30,7 @@ def build_package(
     """Compile every entry of the program and write them as one package.
 
     Raises:
-        CompileError: if code generation or the C++ compiler fails.
+        CompileError: if code generation or the C++ compiler fails, or the disk is full.
     """
     from torch._inductor.package.package import package_aoti
 
@@ -44,7 +44,13 @@ def build_package(
         except Exception as error:
             raise CompileError(explain_failure(error)) from error
     progress.enter("packaging")
-    package_aoti(str(path), files)
+    try:
+        package_aoti(str(path), files)
+    except (OSError, RuntimeError) as error:
+        raise CompileError(
+            f"the executable could not be written to {path} ({error}); free some space, or set "
+            "TMPDIR to a folder with room"
+        ) from error
 
 
 def compile_entry(entry: Entry, module: nn.Module, recomputes: bool) -> Any:
