@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
+from torchkiln.core._errors import WriteError
+
 _SUFFIX = ".torchkiln-tmp"
 _OWN_NAME = re.compile(r"\..*\.[a-z0-9_]{8}" + re.escape(_SUFFIX), re.DOTALL)
 # File systems allow 255 bytes; the rest is the random part and the suffix.
@@ -63,10 +65,21 @@ def temporary_folder(beside: Path) -> Iterator[Path]:
 
 
 class ScratchDirectory:
-    """A temporary directory that goes with its owner, quietly."""
+    """A temporary directory that goes with its owner, quietly.
+
+    Raises:
+        WriteError: The disk is full or cannot be written.
+    """
 
     def __init__(self) -> None:
-        self._folder = TemporaryFolder(Path(tempfile.gettempdir()), "scratch")
+        place = tempfile.gettempdir()
+        try:
+            self._folder = TemporaryFolder(Path(place), "scratch")
+        except OSError as error:
+            raise WriteError(
+                f"no temporary folder can be made in {place} ({error}); free some space, or set "
+                "TMPDIR to another place"
+            ) from error
         self.path = self._folder.path
 
     def remove(self) -> None:

@@ -50,8 +50,8 @@ def cached_arrays(name: str, build: Callable[[], Arrays]) -> Arrays:
     except OSError as error:
         # What took minutes to compute is not thrown away for a full disk.
         warn_user(
-            f"{path} cannot be written ({error}), so it is made anew each time; set "
-            "TORCHKILN_DATA_DIR to a folder with room"
+            f"{path} cannot be written ({error.__cause__ or error}), so it is made anew each "
+            "time; set TORCHKILN_DATA_DIR to a folder with room"
         )
     return arrays
 

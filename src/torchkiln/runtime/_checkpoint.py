@@ -94,8 +94,8 @@ class CheckpointStore:
             self._remove(number)
             before = "the last good one is kept" if generations else "there is none before it"
             raise CheckpointError(
-                f"the checkpoint could not be written to {self.directory} ({error}), {before}; "
-                "free some space, or save elsewhere"
+                f"the checkpoint could not be written to {self.directory} "
+                f"({error.__cause__ or error}), {before}; free some space, or save elsewhere"
             ) from error
         previous = self._last_good(generations)
         self._known_good = number

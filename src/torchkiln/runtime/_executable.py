@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from torchkiln.core import ExecutableError
+from torchkiln.core import ExecutableError, ScratchDirectory
 from torchkiln.data._structure import Node
 from torchkiln.runtime._entries import Entries
 from torchkiln.runtime._heap import keep_freed_memory
 
 Run = Callable[[list[Tensor]], list[Tensor]]
+
+_environment_lock = threading.Lock()
 
 
 class Executable(abc.ABC):
@@ -36,8 +41,14 @@ class NativeExecutable(Executable):
         # The operators that a package may call by name are registered by this import.
         import torchkiln.ops  # noqa: F401
 
-        # Loaded at once: the file need not stay after this.
-        self._loaders = {name: _load(path, name, index) for name in entries}
+        # torch unpacks the file into a temporary folder, which nobody would remove if the process
+        # were killed; in one of ours it goes with the next start.
+        self._unpacked = ScratchDirectory()
+        with _temporary_files_in(self._unpacked.path):
+            # Loaded at once: the file need not stay after this.
+            self._loaders = {name: _load(path, name, index) for name in entries}
+        if device.type == "cpu":
+            self._unpacked.remove()  # the system keeps what is loaded
 
     def entry(self, name: str) -> Run:
         loader = self._loaders[name]
@@ -49,6 +60,21 @@ class NativeExecutable(Executable):
             return outputs
 
         return run
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """Let native code make its temporary files in `folder`."""
+    with _environment_lock:
+        before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = str(folder)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = before
 
 
 def _load(path: Path, name: str, index: int) -> Any:

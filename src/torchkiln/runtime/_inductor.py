@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -45,7 +46,10 @@ def build_package(
             raise CompileError(explain_failure(error)) from error
     progress.enter("packaging")
     try:
-        package_aoti(str(path), files)
+        # Written by Python: torch's writer ends the process when the disk is full.
+        content = io.BytesIO()
+        package_aoti(content, files)
+        path.write_bytes(content.getbuffer())
     except (OSError, RuntimeError) as error:
         raise CompileError(
             f"the executable could not be written to {path} ({error}); free some space, or set "
