@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 RESULT = Path(__file__).parent / "results" / "cfconv.json"
@@ -173,7 +175,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json", type=Path, default=RESULT)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(parser, threads=[1], features=[16], knots=64, molecules=6, rounds=1)
     if arguments.child:
         (threads,) = arguments.threads
         pin_threads(threads)

@@ -16,6 +16,8 @@ import statistics
 import time
 from pathlib import Path
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 NUM_THREADS = pin_threads()
@@ -95,7 +97,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--minibatch_size", type=int, default=2)
-    options = parser.parse_args()
+    parser.add_argument("--json", type=Path, default=RESULT)
+    options = parse_arguments(parser, rounds=1, steps=1, minibatch_size=1)
     record = run(options.rounds, options.steps, options.minibatch_size)
     for name, figures in record["results"].items():
         print(
@@ -103,8 +106,8 @@ def main() -> None:
             f"images/s  first losses {' '.join(f'{x:.5f}' for x in figures['first_losses'])}"
         )
     print(f"{record['speedup']:.2f} x eager; compiled in {record['compile_s']:.0f} s")
-    write_atomic(RESULT, json.dumps(record, indent=1) + "\n")
-    print(f"wrote {RESULT}")
+    write_atomic(options.json, json.dumps(record, indent=1) + "\n")
+    print(f"wrote {options.json}")
 
 
 if __name__ == "__main__":

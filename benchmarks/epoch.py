@@ -19,9 +19,12 @@ import statistics
 import time
 from pathlib import Path
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 THREADS = pin_threads()
+RESULT = Path(__file__).parent / "results" / "epoch.json"
 
 import torch
 from torch import Tensor, nn
@@ -125,8 +128,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=150, help="batches of a round")
     parser.add_argument("--limit", type=int, help="use only the first molecules of QM9")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/epoch.json"))
-    arguments = parser.parse_args()
+    parser.add_argument("--json", type=Path, default=RESULT)
+    arguments = parse_arguments(parser, graphs=8, rounds=1, batches=2, limit=100)
 
     graphs = molecules(arguments.limit)
     store = GraphStore.from_dataset(graphs)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from _small import parse_arguments
 
 RESULTS = Path(__file__).parent / "results" / "fit.json"
 WAYS = {"none": None, "auto": "auto"}
@@ -42,6 +45,8 @@ def make_case(name: str) -> tuple[Any, tuple[Any, ...]]:
         return Segmentation(UResNet2D(settings)), (images, torch.randint(0, 3, images.shape))
     if name == "mlp":
         return ResidualMLP(width=1024, depth=12), (torch.randn(8192, 1024), torch.randn(8192, 1024))
+    if name == "small_mlp":
+        return ResidualMLP(width=8, depth=1), (torch.randn(16, 8), torch.randn(16, 8))
     raise SystemExit(f"unknown case {name!r}")
 
 
@@ -163,7 +168,9 @@ def main() -> None:
     parser.add_argument("--cache", default=None, help="keep executables here between runs")
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--child", nargs=4, default=None)
-    args = parser.parse_args()
+    if "--small" in sys.argv:
+        os.environ["TORCHKILN_BACKEND"] = "inductor"  # there is nothing to measure without
+    args = parse_arguments(parser, cases="small_mlp", ways="none")
     if args.child is not None:
         print(json.dumps(child(*args.child, args.steps)))
         return

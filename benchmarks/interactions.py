@@ -17,9 +17,12 @@ import statistics
 import time
 from pathlib import Path
 
+from _small import parse_arguments
+
 from torchkiln.core import write_atomic
 from torchkiln.datasets import interaction_pairs, qm9_molecules
 
+RESULT = Path(__file__).parent / "results" / "interactions.json"
 # Nearest neighbours (None: no limit) and cutoff in angstrom: the two models of
 # benchmarks/schnet.py, and limits that cut graphs down, for which distances must be sorted.
 CASES = [(None, 10.0), (28, 6.0), (16, 10.0), (8, 6.0)]
@@ -28,8 +31,12 @@ CASES = [(None, 10.0), (28, 6.0), (16, 10.0), (8, 6.0)]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    parser.add_argument("--limit", type=int, help="use only the first molecules of QM9")
+    parser.add_argument("--json", type=Path, default=RESULT)
+    arguments = parse_arguments(parser, rounds=1, limit=200)
     molecules = qm9_molecules()
+    if arguments.limit is not None:
+        molecules = molecules.first(arguments.limit)
     rows = []
     for k, cutoff in CASES:
         interaction_pairs(molecules.first(100), k=k, cutoff_angstrom=cutoff)
@@ -49,8 +56,7 @@ def main() -> None:
         "molecules": len(molecules),
         "cases": rows,
     }
-    path = Path(__file__).parent / "results" / "interactions.json"
-    write_atomic(path, json.dumps(record, indent=1) + "\n")
+    write_atomic(arguments.json, json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

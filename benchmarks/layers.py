@@ -16,12 +16,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 ROOT = Path(__file__).parents[1]
 
 
-def parse_arguments() -> argparse.Namespace:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, help="pinned; default: one for each core")
     parser.add_argument("--rounds", type=int, default=5)
@@ -36,11 +38,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, help="executables kept between runs")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/layers.json")
     parser.add_argument("--plot", type=Path, default=ROOT / "docs/images/layers_speed.png")
-    return parser.parse_args()
+    return parse_arguments(parser, rounds=1, seconds=0.01, limit=100)
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = read_arguments()
     threads = pin_threads(arguments.threads)
     # Only now: torch reads the number of threads when it is imported.
     from _layers_contenders import make_contenders

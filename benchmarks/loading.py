@@ -23,6 +23,8 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -163,10 +165,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     default = Path(__file__).parent / "results" / "loading.json"
     parser.add_argument("--json", type=Path, default=default)
-    arguments = parser.parse_args()
+    parser.add_argument("--limit", type=int, help="write and read only so many molecules of QM9")
+    arguments = parse_arguments(parser, nodes=200, rounds=1, seconds=0.01, limit=200)
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        root = write_qm9_root(arguments.root or Path(folder))
+        root = write_qm9_root(arguments.root or Path(folder), limit=arguments.limit)
         figures = run(root, arguments.nodes, arguments.rounds, arguments.seconds)
     result = {
         "command": f"python benchmarks/loading.py --nodes {arguments.nodes} "

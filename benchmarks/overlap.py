@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
+from _small import parse_arguments
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -164,7 +165,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     default = Path(__file__).parent / "results" / "overlap.json"
     parser.add_argument("--json", type=Path, default=default)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(parser, batches=3, rounds=1)
     options = Options(show_progress=False)
     result = {
         "command": f"python benchmarks/overlap.py --batches {arguments.batches} "

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
 from torchkiln.core import write_atomic
@@ -59,13 +60,16 @@ def heavy_tailed(count: int, density: float) -> Sizes:
     return {"nodes": nodes, "edges": edges}
 
 
-def workloads(hydronet: int) -> dict[str, Callable[[], Sizes]]:
+def workloads(hydronet: int, limit: int | None) -> dict[str, Callable[[], Sizes]]:
     from torchkiln.datasets import load_sizes
 
+    def qm9(**how: float) -> Sizes:
+        return {axis: values[:limit] for axis, values in load_sizes("qm9", **how).items()}
+
     return {
-        "QM9, bonds": lambda: load_sizes("qm9"),
-        "QM9, 6 A": lambda: load_sizes("qm9", cutoff_angstrom=6.0),
-        "QM9, 10 A": lambda: load_sizes("qm9", cutoff_angstrom=10.0),
+        "QM9, bonds": lambda: qm9(),
+        "QM9, 6 A": lambda: qm9(cutoff_angstrom=6.0),
+        "QM9, 10 A": lambda: qm9(cutoff_angstrom=10.0),
         "HydroNet-like": lambda: hydronet_like(hydronet),
         "heavy-tailed": lambda: heavy_tailed(100_000, density=1.0),
         "heavy-tailed, dense giants": lambda: heavy_tailed(100_000, density=1.3),
@@ -243,9 +247,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--hydronet", type=int, default=4_500_000, help="graphs like HydroNet's")
+    parser.add_argument("--limit", type=int, help="use only the first molecules of QM9")
     default = Path(__file__).parent / "results" / "packing.json"
     parser.add_argument("--json", type=Path, default=default)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(parser, rounds=1, hydronet=2000, limit=2000)
     cores = pin_threads()
     import numba
 
@@ -255,7 +260,7 @@ def main() -> None:
     for name in ALGORITHMS:  # so that no time below has compiling in it
         pack(small, {"nodes": 9, "edges": 5, "graphs": 4}, algorithm=name)
     results = {}
-    for name, make in workloads(arguments.hydronet).items():
+    for name, make in workloads(arguments.hydronet, arguments.limit).items():
         sizes = make()
         for nodes in (512,) if name.startswith("heavy") else (512, 2000):
             title = f"{name}, {nodes:,} nodes"

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 pin_threads(1)  # before anything loads OpenMP
@@ -38,39 +40,42 @@ from torchkiln.graphs.loaders._neighbor_loader import FixedSizeNeighborLoader
 from torchkiln.graphs.sampling._neighbors import NeighborSampler
 from torchkiln.graphs.sampling._partition import partition_graph
 
-NUM_NODES = 200_000
-NUM_EDGES = 1_000_000
+RESULT = Path(__file__).parent / "results" / "sampling.json"
+EDGES_PER_NODE = 5
 NUM_FEATURES = 64
 NUM_NEIGHBORS = [15, 10]
 BATCH_SIZE = 512
 
 
-def communities() -> Data:
+def communities(num_nodes: int) -> Data:
     """Return 100 communities that keep nine tenths of their edges."""
+    num_edges = EDGES_PER_NODE * num_nodes
     rng = np.random.default_rng(0)
-    home = rng.integers(0, 100, NUM_NODES)
+    home = rng.integers(0, 100, num_nodes)
     members = np.argsort(home, kind="stable")
-    sources = rng.integers(0, NUM_NODES, NUM_EDGES)
+    sources = rng.integers(0, num_nodes, num_edges)
     first, last = (
         np.searchsorted(home[members], home[sources], side=side) for side in ("left", "right")
     )
-    inside = members[first + ((last - first) * rng.random(NUM_EDGES)).astype(np.int64)]
-    outside = rng.integers(0, NUM_NODES, NUM_EDGES)
-    targets = np.where(rng.random(NUM_EDGES) < 0.9, inside, outside)
-    return make_graph(sources, targets)
+    inside = members[first + ((last - first) * rng.random(num_edges)).astype(np.int64)]
+    outside = rng.integers(0, num_nodes, num_edges)
+    targets = np.where(rng.random(num_edges) < 0.9, inside, outside)
+    return make_graph(sources, targets, num_nodes)
 
 
-def hubs() -> Data:
+def hubs(num_nodes: int) -> Data:
     """Return a graph without communities, in which a few nodes have most edges."""
+    num_edges = EDGES_PER_NODE * num_nodes
     rng = np.random.default_rng(0)
-    sources = rng.integers(0, NUM_NODES, NUM_EDGES)
-    return make_graph(sources, (NUM_NODES * rng.random(NUM_EDGES) ** 3).astype(np.int64))
+    sources = rng.integers(0, num_nodes, num_edges)
+    targets = (num_nodes * rng.random(num_edges) ** 3).astype(np.int64)
+    return make_graph(sources, targets, num_nodes)
 
 
-def make_graph(sources: np.ndarray, targets: np.ndarray) -> Data:
+def make_graph(sources: np.ndarray, targets: np.ndarray, num_nodes: int) -> Data:
     edge_index = torch.from_numpy(np.stack([sources, targets]))
     return Data(
-        x=torch.zeros(NUM_NODES, NUM_FEATURES),
+        x=torch.zeros(num_nodes, NUM_FEATURES),
         edge_index=torch.cat([edge_index, edge_index.flip(0)], dim=1),
     )
 
@@ -139,13 +144,19 @@ def measure_sampling(data: Data, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "Cora"
-    parser.add_argument("--cora", type=Path, default=shared)
-    arguments = parser.parse_args()
-    graphs = {"communities": (communities, [100]), "hubs": (hubs, [50])}
-    if arguments.cora.exists():
+    parser.add_argument("--cora", type=Path, help="folder with the raw files of Cora")
+    parser.add_argument("--nodes", type=int, default=200_000, help="of the generated graphs")
+    parser.add_argument("--json", type=Path, default=RESULT)
+    arguments = parse_arguments(parser, rounds=1, nodes=4_000)
+    graphs: dict[str, tuple[Callable[[], Data], list[int]]] = {
+        "communities": (lambda: communities(arguments.nodes), [100]),
+        "hubs": (lambda: hubs(arguments.nodes), [50]),
+    }
+    if arguments.cora is None:
+        print("Cora is left out: name the folder of its raw files with --cora")
+    else:
         graphs = {"Cora": (lambda: cora(arguments.cora), [10, 50]), **graphs}
     results: dict[str, Any] = {}
     for name, (make, all_parts) in graphs.items():
@@ -180,8 +191,7 @@ def main() -> None:
         "load_average_after": os.getloadavg()[0],
         "graphs": results,
     }
-    path = Path(__file__).parent / "results" / "sampling.json"
-    write_atomic(path, json.dumps(report, indent=2) + "\n")
+    write_atomic(arguments.json, json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

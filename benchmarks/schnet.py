@@ -21,12 +21,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def parse_arguments() -> argparse.Namespace:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="A,B", help="A: 128/6/50, 10 A; B: 100/4/25, 6 A, k=28")
     parser.add_argument("--modes", default="training,inference")
@@ -40,11 +42,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, help="directory of executables kept between runs")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/schnet.json")
     parser.add_argument("--plot", type=Path, default=ROOT / "docs/images/schnet.png")
-    return parser.parse_args()
+    return parse_arguments(parser, models="B", rounds=1, seconds=0.01, limit=60, num_nodes=200)
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = read_arguments()
     threads = pin_threads(arguments.threads)
     # Only now: torch reads the number of threads when it is imported.
     from _schnet_contenders import MODELS, Workload, make_contenders

@@ -27,6 +27,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ _SGEMM_SHARE = 0.15
 _ROWS_PRINTED = 14
 
 
-def parse_arguments() -> argparse.Namespace:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="A,B", help="A: 128/6/50, 10 A; B: 100/4/25, 6 A, k=28")
     parser.add_argument("--threads", type=int, help="default: one for each core")
@@ -55,11 +57,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/schnet_bound.json")
     # What `make_contenders` asks for.
     parser.set_defaults(only="Torchkiln table", schnetpack=None)
-    return parser.parse_args()
+    return parse_arguments(parser, rounds=1, seconds=0.01, limit=100, num_nodes="200,400")
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = read_arguments()
     threads = pin_threads(arguments.threads)
     # Only now: torch reads the number of threads when it is imported.
     from _schnet_contenders import MODELS, Workload, make_contenders

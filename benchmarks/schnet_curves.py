@@ -21,6 +21,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from _small import parse_arguments
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks/results/schnet_curves.json"
 PICTURE = ROOT / "docs/images/schnet_curves.png"
@@ -35,7 +37,7 @@ SIZES = {
 }
 
 
-def parse_arguments() -> argparse.Namespace:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--molecules", type=int, default=20_000, help="four fifths are trained on")
     parser.add_argument("--epochs", type=int, default=6)
@@ -44,7 +46,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--backend", default="inductor", help="eager: nothing is compiled")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/schnet_curves")
     parser.add_argument("--redraw", action="store_true", help="only draw what was measured")
-    return parser.parse_args()
+    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--plot", type=Path, default=PICTURE)
+    return parse_arguments(parser, molecules=100, epochs=1, seeds=1, backend="eager")
 
 
 def train(form: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -114,7 +118,7 @@ def print_table(record: dict[str, Any]) -> None:
         print(f"{f'epoch {epoch + 1}':>20}{exact:>9.2f}{table:>9.2f}{apart:>+12.2f}{noise:>15}")
 
 
-def draw(record: dict[str, Any]) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
     """Draw the curves, and below them how far each pair is apart."""
     from torchkiln.bench.report._theme import LIGHT, Theme, render
 
@@ -143,14 +147,14 @@ def draw(record: dict[str, Any]) -> None:
         below.set_ylabel("difference (meV)")
         below.legend(frameon=False)
 
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_bytes(render(fill, LIGHT, (7.5, 6.0)))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(render(fill, LIGHT, (7.5, 6.0)))
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = read_arguments()
     if arguments.redraw:
-        record = json.loads(RESULT.read_text())
+        record = json.loads(arguments.json.read_text())
     else:
         runs: dict[str, list[dict[str, Any]]] = {form: [] for form in FORMS}
         for seed in range(arguments.seeds):
@@ -163,10 +167,10 @@ def main() -> None:
         record = {"machine": machine, "settings": {**SIZES, **chosen}, **summarize(runs)}
         from torchkiln.core import write_atomic
 
-        write_atomic(RESULT, json.dumps(record, indent=1) + "\n")
+        write_atomic(arguments.json, json.dumps(record, indent=1) + "\n")
     print_table(record)
-    draw(record)
-    print(f"\nresults: {RESULT}, picture: {PICTURE}")
+    draw(record, arguments.plot)
+    print(f"\nresults: {arguments.json}, picture: {arguments.plot}")
 
 
 if __name__ == "__main__":

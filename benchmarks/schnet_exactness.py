@@ -25,6 +25,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,11 +41,13 @@ _TITLES = {
 }
 
 
-def parse_arguments() -> argparse.Namespace:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="A,B", help="A: 128/6/50, 10 A; B: 100/4/25, 6 A, k=28")
     parser.add_argument("--checkpoint", default="", help="folders of trained models: A=DIR,B=DIR")
     parser.add_argument("--epochs", type=int, default=3, help="of training where none is given")
+    parser.add_argument("--molecules", type=int, help="to train on; default: all of QM9")
+    parser.add_argument("--folder", type=Path, help="of the training; default: data directory")
     parser.add_argument("--knots", default="256,512,1024,2048", help="sizes beside the default")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--batch_size", type=int, default=64, help="molecules")
@@ -51,11 +55,11 @@ def parse_arguments() -> argparse.Namespace:
     json_path = ROOT / "benchmarks/results/schnet_exactness.json"
     parser.add_argument("--json", type=Path, default=json_path)
     parser.add_argument("--plot", type=Path, default=ROOT / "docs/images/schnet_exactness.png")
-    return parser.parse_args()
+    return parse_arguments(parser, epochs=1, molecules=200, knots="64", batches=1, batch_size=4)
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = read_arguments()
     # Denormal numbers are flushed in the main thread only, so there is only that one.
     pin_threads(1)
     import torch
@@ -69,7 +73,7 @@ def main() -> None:
     folders = dict(part.split("=", 1) for part in arguments.checkpoint.split(",") if part)
     models = {}
     for name in arguments.models.split(","):
-        folder = Path(folders[name]) if name in folders else train(name, arguments.epochs)
+        folder = Path(folders[name]) if name in folders else train(name, arguments)
         models[name] = compare(load_trained(folder), arguments)
         print_errors(name, models[name])
     settings = {key: str(value) for key, value in vars(arguments).items()}
@@ -80,12 +84,13 @@ def main() -> None:
     print(f"\nwritten: {arguments.json} and {arguments.plot}")
 
 
-def train(name: str, epochs: int) -> Path:
+def train(name: str, arguments: argparse.Namespace) -> Path:
     """Train model `name` on QM9 for some epochs, and return the folder of its checkpoint."""
     from _schnet_contenders import MODELS
 
     from torchkiln.datasets._array_cache import data_dir
 
+    folder = arguments.folder or data_dir()
     size = MODELS[name]
     sizes = size.arguments
     flags = {
@@ -96,12 +101,14 @@ def train(name: str, epochs: int) -> Path:
         "model.num_gaussians": sizes["num_gaussians"],
         "dataset_factory.k": "null" if size.k is None else size.k,
         "dataset_factory.cutoff": sizes["cutoff"],
-        "num_epochs": epochs,
+        "num_epochs": arguments.epochs,
         "learning_rate_decay": 0.5,
         "model_name": f"exactness_{name}",
-        "checkpoint_dir": data_dir() / "benchmark_checkpoints",
-        "output_dir": data_dir() / "benchmark_runs",
+        "checkpoint_dir": folder / "benchmark_checkpoints",
+        "output_dir": folder / "benchmark_runs",
     }
+    if arguments.molecules is not None:
+        flags |= {"limit": arguments.molecules, "splits": "80/10/10"}
     words = [f"--{flag}={value}" for flag, value in flags.items()]
     subprocess.run([sys.executable, str(ROOT / "bench.py"), *words], check=True)
     return flags["checkpoint_dir"] / flags["model_name"]

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 RESULT = Path(__file__).parent / "results" / "schnet_memory.json"
@@ -33,7 +35,7 @@ CONTENDERS = {"PyG eager": None, "Torchkiln exact": "exact", "Torchkiln table": 
 BASELINE = "PyG eager"
 
 
-def parse_arguments() -> argparse.Namespace:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="A,B", help="A: 128/6/50, 10 A; B: 100/4/25, 6 A, k=28")
     parser.add_argument("--batch_sizes", default="128,512", help="molecules a step")
@@ -41,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="default: one for each core")
     parser.add_argument("--json", type=Path, default=RESULT)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parse_arguments(parser, models="B", batch_sizes="4", repeats=1)
 
 
 def prepare(model: str, folder: str, batch_size: str) -> None:
@@ -160,7 +162,7 @@ def compare(threads: int, model: str, batch_size: int, repeats: int) -> dict[str
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = read_arguments()
     threads = pin_threads(arguments.threads)
     if arguments.child:
         task, *what = arguments.child

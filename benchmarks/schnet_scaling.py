@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from _small import parse_arguments
+
 from torchkiln.bench._threads import pin_threads
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +35,7 @@ PACK_SIZES = (2_048, 4_096, 8_192)
 AXES = {"datasets": ("molecules in the dataset", 0.10), "packs": ("nodes in a pack", 0.25)}
 
 
-def parse_arguments() -> argparse.Namespace:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="A,B", help="A: 128/6/50, 10 A; B: 100/4/25, 6 A, k=28")
     parser.add_argument("--rounds", type=int, default=7)
@@ -43,7 +45,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=RESULT)
     parser.add_argument("--plot", type=Path, default=PICTURE)
     parser.add_argument("--redraw", action="store_true", help="only draw what was measured")
-    return parser.parse_args()
+    return parse_arguments(parser, rounds=1, seconds=0.01, limit=600)
 
 
 class Runner:
@@ -189,7 +191,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    arguments = read_arguments()
     if arguments.redraw:
         draw(json.loads(arguments.json.read_text()), arguments.plot)
         return

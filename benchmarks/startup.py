@@ -16,18 +16,20 @@ import sys
 import tempfile
 from pathlib import Path
 
+from _small import parse_arguments
+
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "benchmarks" / "results" / "startup.json"
-FLAGS = ("--config", "configs/qm9_quick.yml", "--limit", "2000", "--num_epochs", "1")
+FLAGS = ("--config", "configs/qm9_quick.yml", "--num_epochs", "1")
 FLAGS += ("--validation", "false", "--run_name", "startup", "--json")
 
 
-def start_once(workers: int) -> dict[str, float]:
+def start_once(workers: int, limit: int) -> dict[str, float]:
     """Run the benchmark in a process of its own; return the seconds of each part of its start."""
     with tempfile.TemporaryDirectory(prefix="torchkiln-") as folder:
         command = [sys.executable, "bench.py", *FLAGS, "--output_dir", folder]
         done = subprocess.run(
-            [*command, "--num_workers", str(workers)],
+            [*command, "--num_workers", str(workers), "--limit", str(limit)],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -44,21 +46,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=0)
-    wanted = parser.parse_args()
-    start_once(wanted.workers)
-    runs = [start_once(wanted.workers) for _ in range(wanted.repeats)]
+    parser.add_argument("--limit", type=int, default=2000, help="molecules")
+    parser.add_argument("--json", type=Path, default=OUTPUT)
+    wanted = parse_arguments(parser, repeats=1, limit=100)
+    start_once(wanted.workers, wanted.limit)
+    runs = [start_once(wanted.workers, wanted.limit) for _ in range(wanted.repeats)]
     medians = {part: statistics.median(run[part] for run in runs) for part in runs[0]}
     for part, seconds in medians.items():
         all_s = "  ".join(f"{run[part]:5.2f}" for run in runs)
         print(f"{part:<12} {seconds:6.2f} s   ({all_s})")
     record = {
-        "command": f"bench.py {' '.join(FLAGS)} --num_workers {wanted.workers}",
+        "command": f"bench.py {' '.join(FLAGS)} --num_workers {wanted.workers} "
+        f"--limit {wanted.limit}",
         "python": platform.python_version(),
         "median_seconds": medians,
         "runs": runs,
     }
-    OUTPUT.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"wrote {OUTPUT}")
+    wanted.json.write_text(json.dumps(record, indent=2) + "\n")
+    print(f"wrote {wanted.json}")
 
 
 if __name__ == "__main__":

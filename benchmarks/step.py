@@ -1,19 +1,44 @@
 """Per-step time of eager PyTorch, torch.compile with a fused optimiser, and Torchkiln.
 
-    python benchmarks/step.py
+    python benchmarks/step.py [--workloads cnn gcn mlp transformer] [--repeats 7] [--seconds 1]
 
 Prints ratios measured side by side and writes benchmarks/results/step.json.
 """
 
+from __future__ import annotations
+
+import argparse
 from pathlib import Path
 
-from torchkiln.cli import bench
+from _small import parse_arguments
+
+from torchkiln.cli import bench_steps
+
+WORKLOADS = ["cnn", "gcn", "mlp", "transformer"]
+RESULT = Path(__file__).parent / "results" / "step.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS)
+    parser.add_argument("--repeats", type=int, default=7, help="rounds")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each contender in a round")
+    switch = argparse.BooleanOptionalAction
+    parser.add_argument("--compare_compile", action=switch, default=True, help="torch.compile, too")
+    parser.add_argument("--warm_start", action=switch, default=True, help="a second process, too")
+    parser.add_argument("--json", type=Path, default=RESULT)
+    arguments = parse_arguments(
+        parser, repeats=1, seconds=0.01, compare_compile=False, warm_start=False
+    )
+    bench_steps(
+        workloads=arguments.workloads,
+        repeats=arguments.repeats,
+        seconds=arguments.seconds,
+        compare_compile=arguments.compare_compile,
+        warm_start=arguments.warm_start,
+        json=arguments.json,
+    )
+
 
 if __name__ == "__main__":
-    bench(
-        workloads=["cnn", "gcn", "mlp", "transformer"],
-        repeats=7,
-        seconds=1.0,
-        compare_compile=True,
-        json=Path(__file__).parent / "results" / "step.json",
-    )
+    main()

@@ -7,7 +7,7 @@ Each argument is the folder of a run of bench.py. The published figures stand be
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,14 @@ def draw(figure: Any, theme: Theme, runs: list[RunResult]) -> None:
 
 
 def main() -> None:
-    runs = [load_result(Path(folder)) for folder in sys.argv[1:]]
-    if not runs:
-        raise SystemExit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="+", help="folders of runs of bench.py")
+    parser.add_argument("--picture", type=Path, default=PICTURE, help="where to draw it")
+    arguments = parser.parse_args()
+    runs = [load_result(folder) for folder in arguments.runs]
     picture = render(lambda figure, theme: draw(figure, theme, runs), LIGHT, (9.5, 3.8))
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_bytes(picture)
+    arguments.picture.parent.mkdir(exist_ok=True)
+    arguments.picture.write_bytes(picture)
     for run in runs:
         minutes, errors = curve(run)
         rows = zip(range(1, len(errors) + 1), minutes, errors, strict=True)

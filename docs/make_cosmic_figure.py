@@ -1,13 +1,13 @@
 """Draws docs/images/cosmic_events.png: a real event beside generated ones.
 
-    python docs/make_cosmic_figure.py ../shared/data/cosmic
+    python docs/make_cosmic_figure.py FOLDER
 
-The argument is a folder with CosmicTagger's cosmic_tagging_light.h5.
+FOLDER is a folder with CosmicTagger's cosmic_tagging_light.h5.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import matplotlib as mpl
@@ -30,13 +30,17 @@ def plane_image(event: CosmicEvent, plane: int) -> np.ndarray:
     return image
 
 
-def main(folder: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="with cosmic_tagging_light.h5")
+    parser.add_argument("--picture", type=Path, default=PICTURE, help="where to draw it")
+    arguments = parser.parse_args()
     mpl.use("Agg")
     import matplotlib.pyplot as plt
     from matplotlib.colors import ListedColormap
 
     columns = {
-        "real": Larcv3Events(folder)[1],
+        "real": Larcv3Events(arguments.folder)[1],
         "generated (seed 0, event 3)": generate_event(0, 3),
         "generated (seed 0, event 4)": generate_event(0, 4),
     }
@@ -63,8 +67,8 @@ def main(folder: str) -> None:
     figure.legend(
         handles, ["background", "cosmic", "neutrino"], loc="outside lower center", ncols=3
     )
-    figure.savefig(PICTURE, dpi=110)
+    figure.savefig(arguments.picture, dpi=110)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

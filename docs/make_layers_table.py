@@ -6,6 +6,7 @@ The recipes are those of the tests (`tests/graphs/layers/_recipes.py`).
 
 from __future__ import annotations
 
+import argparse
 import sys
 import warnings
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def error(value: float) -> str:
     return "0" if value == 0 else f"{value:.0e}"
 
 
-def measure() -> list[Row]:
+def measure(names: list[str] | None = None) -> list[Row]:
     """Run all recipes: as they are, with their flag, and after `make_static`."""
     from torchkiln.graphs.layers import provide_point_layers
 
@@ -63,7 +64,7 @@ def measure() -> list[Row]:
     with warnings.catch_warnings():
         # BatchNorm on padded batches warns, which is the point of a row below.
         warnings.simplefilter("ignore")
-        return [_measured(recipe) for recipe in RECIPES]
+        return [_measured(recipe) for recipe in RECIPES if names is None or recipe.name in names]
 
 
 def _measured(recipe: Recipe) -> Row:
@@ -162,9 +163,12 @@ def render(rows: list[Row]) -> str:
 def main() -> None:
     from torchkiln.core import write_atomic
 
-    target = ROOT / "docs" / "layers.md"
-    rows = measure()
-    write_atomic(target, render(rows).encode())
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", nargs="+", help="only these; default: all")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "layers.md")
+    arguments = parser.parse_args()
+    rows = measure(arguments.layers)
+    write_atomic(arguments.output, render(rows).encode())
     refused = [row.recipe.name for row in rows if row.status == "no"]
     sys.stdout.write(f"{len(rows)} layers, {len(rows) - len(refused)} static; not: {refused}\n")
 

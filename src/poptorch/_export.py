@@ -25,7 +25,7 @@ from poptorch._version import __version__
 from poptorch.enums import ConnectionType
 from poptorch.options import Options
 from torchkiln import runtime
-from torchkiln.core import atomic_path
+from torchkiln.core import atomic_path, parse_json
 from torchkiln.data import find_unpicklable
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def load(
             "export_model=False",
             "a file saved with export_model=True, or loadExecutable on a wrapped model",
         )
-        parts = torch.load(io.BytesIO(archive.read(_MODEL)), weights_only=False)
+        parts = _read_model(archive, filename)
         options = parts["options"].clone()
         _go_online(options)
         if edit_opts_fn is not None:
@@ -131,7 +131,7 @@ def _install(
     random_state = torch.get_rng_state()
     with tempfile.TemporaryDirectory() as directory, translated():
         program = runtime.load(
-            archive.extract(_PROGRAM, directory),
+            _extract_program(archive, directory),
             executor._program.module,
             executor._link.optimizer,
             executor._options._to_torchkiln(),
@@ -144,15 +144,49 @@ def _install(
 def _open(filename: str | os.PathLike[str]) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(filename)
-    except zipfile.BadZipFile as error:
-        raise Error(f"{filename} is not a file of PoplarExecutor.save: {error}") from error
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # zipfile has a dozen kinds for bytes that are no archive
+        raise _no_such_file(filename, error) from error
 
 
 def _read_description(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:
     try:
-        return json.loads(archive.read(_DESCRIPTION))
-    except KeyError:
-        raise Error(f"{filename} is not a file of PoplarExecutor.save: no {_DESCRIPTION}") from None
+        description = parse_json(archive.read(_DESCRIPTION), _DESCRIPTION)
+    except Exception as error:  # as above; also for an archive without it
+        raise _no_such_file(filename, error) from error
+    facts = ("version", "has_model", "has_rng_state")
+    if not isinstance(description, dict) or any(fact not in description for fact in facts):
+        raise _no_such_file(filename, f"{_DESCRIPTION} does not say {', '.join(facts)}")
+    return description
+
+
+def _read_model(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:
+    try:
+        parts = torch.load(io.BytesIO(archive.read(_MODEL)), weights_only=False)
+        missing = {"model", "options", "optimizer", "training"} - set(parts)
+    except Exception as error:  # whatever a pickle raises, which may be classes that are not here
+        raise Error(
+            f"the model in {filename} cannot be read ({type(error).__name__}: {error}); import the "
+            "modules that define its classes first, or save it again"
+        ) from error
+    if missing:
+        raise _no_such_file(filename, f"{_MODEL} has no {', '.join(sorted(missing))}")
+    return parts
+
+
+def _extract_program(archive: zipfile.ZipFile, directory: str) -> str:
+    try:
+        return archive.extract(_PROGRAM, directory)
+    except Exception as error:  # as above
+        raise _no_such_file(archive.filename, error) from error
+
+
+def _no_such_file(filename: Any, reason: object) -> Error:
+    return Error(
+        f"{filename} is not a file of PoplarExecutor.save, or it is damaged: {reason}; save it "
+        "again"
+    )
 
 
 def _go_online(options: Options) -> None:

@@ -10,8 +10,17 @@ import torch
 from torch import Tensor
 
 from poptorch._option_store import require
+from torchkiln import runtime
 
 _ACCUMULATION_TYPES = (torch.float16, torch.float32)
+# The original's accumulation types -> the state that they are about, by torch's names; "grad" is
+# the sum of gradients.
+_TYPED_STATE = {
+    "accum_type": ("grad",),
+    "velocity_accum_type": ("momentum_buffer",),
+    "first_order_momentum_accum_type": ("exp_avg", "grad_avg", "momentum_buffer"),
+    "second_order_momentum_accum_type": ("exp_avg_sq", "square_avg"),
+}
 # torch's names of state tensors -> the original's prefixes.
 _STATE_PREFIXES = {
     "momentum_buffer": "Accl___",
@@ -79,6 +88,17 @@ class Optimizer:
         variable += [name for name, (value, _) in extras.items() if value is not None]
         self._extra_names = tuple(extras)
         self.variable_attrs = VariableAttributes(variable, [*group_keys, *extras])
+        runtime.keep_state_precision(self)
+
+    @property
+    def state_dtypes(self) -> dict[str, torch.dtype]:
+        """The accumulation types, as Torchkiln reads them."""
+        return {
+            key: getattr(self, name)
+            for name, keys in _TYPED_STATE.items()
+            if hasattr(self, name)
+            for key in keys
+        }
 
     def _bind(self, names: dict[Tensor, str] | None) -> None:
         """Let `state_dict` name parameters as the program does; None takes that back."""
@@ -89,6 +109,10 @@ class Optimizer:
         state = super().__getstate__()
         names = (*self._extra_names, "_extra_names", "variable_attrs")
         return {**state, **{name: getattr(self, name) for name in names}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        runtime.keep_state_precision(self)  # hooks are not part of copies
 
     def state_dict(self) -> dict[str, Any]:
         """Return torch's state and the same tensors by the original's names.

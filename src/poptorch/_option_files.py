@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import torch
 
 from poptorch import enums
 from poptorch._errors import ConfigFileError
+from torchkiln.core import OptionsError, StoreError, parse_json, read_text
 
 if TYPE_CHECKING:
     from poptorch.options import Options
@@ -24,13 +24,10 @@ def apply_json(options: Options, string: str, source: str) -> None:
         ValueError: if it is not a JSON object.
         AttributeError: for a setter or member of an enumeration that does not exist.
     """
-    try:
-        entries = json.loads(string)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{source} is not valid JSON: {error}") from error
+    entries = parse_json(string, source, error=OptionsError)
     if not isinstance(entries, dict):
         raise ValueError(
-            f'{source} must be a JSON object like {{"deviceIterations": 4}}, got {string!r}'
+            f'{source} must be a JSON object like {{"deviceIterations": 4}}, got {string[:60]!r}'
         )
     for name, argument in entries.items():
         setter: Any = options
@@ -46,12 +43,19 @@ def apply_file(options: Options, filepath: str | os.PathLike[str]) -> None:
     """Execute a file of setter calls, one a line, with `poptorch` and `torch` in scope.
 
     Raises:
-        ConfigFileError: if a line cannot be executed.
+        ConfigFileError: if it is no text, or a line cannot be executed.
+        FileNotFoundError: if it is not there.
     """
     import poptorch
 
     path = Path(filepath)
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file of options {path}")
+    try:
+        text = read_text(path)
+    except StoreError as error:
+        raise ConfigFileError(str(error)) from error
+    lines = [line.strip() for line in text.splitlines()]
     effective = [line for line in lines if line and not line.startswith("#")]
     for number, line in enumerate(effective, start=1):
         try:

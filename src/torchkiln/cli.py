@@ -229,6 +229,7 @@ def main(args: list[str] | None = None) -> int:
     from jsonargparse import CLI
 
     import torchkiln
+    from torchkiln.bench._config_flags import check_config_flags
 
     args = sys.argv[1:] if args is None else args
     if args[:2] == ["bench", "cosmic"]:
@@ -246,6 +247,7 @@ def main(args: list[str] | None = None) -> int:
     if args[:1] == ["fit"] and args[1:2] and not args[1].startswith("-"):
         args = ["fit", "--program", *args[1:]]
     try:
+        check_config_flags(args)
         CLI(
             _COMMANDS,
             args=_with_flag_values(args),
@@ -254,6 +256,9 @@ def main(args: list[str] | None = None) -> int:
             version=torchkiln.__version__,
             description="Torchkiln: shape freely, fire once. Whole training steps, compiled once.",
         )
+    except RecursionError:
+        print("torchkiln: a value is nested too deep to be read", file=sys.stderr)
+        return 2
     except TorchkilnError as error:
         print(f"torchkiln: {error}", file=sys.stderr)
         return 2

@@ -213,7 +213,8 @@ def write_events(path, *, num_events=2):
         file["Events/event_id"] = np.zeros(num_events)
         for group in GROUPS:
             for table in ("extents", "image_meta", "voxel_extents", "voxels"):
-                file[f"Data/{group}/{table}"] = np.zeros(2 if table == "extents" else 5000)
+                rows = 2 if table == "extents" else 5000
+                file[f"Data/{group}/{table}"] = np.zeros(rows, [("first", "u8"), ("N", "u8")])
 
 
 def test_cosmic_events_are_counted(tmp_path, capsys):

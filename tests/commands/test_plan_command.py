@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from torchkiln import cli
+from torchkiln.commands._plan_sizes import read_size_file
+from torchkiln.core import OptionsError
 from torchkiln.packing import PackPlan
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -131,6 +133,7 @@ def test_a_saved_store_can_be_planned(capfd, tmp_path):
         (["--sizes", "{empty}"], "there are no graphs to plan"),
         (["--sizes", "{text}"], "save the sizes as one of them"),
         (["--sizes", "{notnpy}"], "holds no plain array"),
+        (["--sizes", "{notnpz}"], "holds no plain array"),
         (["--sizes", "{cube}"], r"has shape [2, 2, 2]; wanted are [graphs]"),
     ],
 )
@@ -142,6 +145,7 @@ def test_mistakes_get_the_remedy(capfd, sizes_csv, tmp_path, args, remedy):
         "empty.csv": "nodes,edges\n",
         "text.txt": "3",
         "notnpy.npy": "3",
+        "notnpz.npz": "PK\3\4 and nothing else",
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
@@ -150,6 +154,65 @@ def test_mistakes_get_the_remedy(capfd, sizes_csv, tmp_path, args, remedy):
     code, _, err = run(capfd, *[arg.format(csv=sizes_csv, **paths) for arg in args])
     assert code == 2
     assert remedy in err
+    assert "Traceback" not in err
+
+
+def test_damaged_size_files_are_refused_or_read_as_they_were(tmp_path):
+    sizes = {"nodes": np.arange(50), "edges": np.arange(50) * 2}
+    path = tmp_path / "sizes.npz"
+    np.savez_compressed(path, **sizes)
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            found = read_size_file(path)
+        except OptionsError:
+            continue
+        assert found.keys() == sizes.keys()
+        assert all(np.array_equal(found[axis], sizes[axis]) for axis in sizes)
+
+
+CLAIM = (
+    b"\x93NUMPY\x01\x00\x76\x00"
+    + b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(117)
+    + b"\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("sizes.npy", CLAIM, "claims an array"),
+        ("sizes.npy", b"", "holds no plain array"),
+        ("sizes.npz", b"PK\x03\x04", "holds no plain array"),
+        ("sizes.csv", b"nodes,edges\n1,2\n\xff", "line 3: this is no text"),
+        ("sizes.csv", b"nodes\n" + b"9" * 5000, "whole numbers in every line"),
+    ],
+)
+def test_damaged_sizes_are_named(capfd, tmp_path, name, content, words):
+    path = tmp_path / name
+    path.write_bytes(content)
+    code, _, err = run(capfd, "--sizes", str(path))
+    assert code == 2
+    assert words in err
+    assert str(path) in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nodes: &a [1, *a]", "line 1: *a stands for nothing"),
+        ("nodes: " + "[" * 3000 + "]" * 3000, "line 1: nested deeper"),
+        ("nodes: 1\nnodes: 2", "line 2: the key 'nodes' is there twice"),
+    ],
+)
+def test_damaged_config_files_are_named(capfd, tmp_path, text, words):
+    path = tmp_path / "plan.yml"
+    path.write_text(text)
+    code, _, err = run(capfd, "--config", str(path))
+    assert code == 2
+    assert f"{path}, {words}" in err
     assert "Traceback" not in err
 
 

@@ -142,3 +142,55 @@ def test_settings_without_meaning_here_are_recorded():
     options = Options(recorded={"numIOTiles": 32})
     assert "numIOTiles" in str(options)
     assert options != Options()
+
+
+YAML_BOMB = "\n".join(
+    ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))]
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "just words",
+        "- 1",
+        "a: [",
+        "\0",
+        YAML_BOMB,
+        "recorded: " + "[" * 3000 + "]" * 3000,
+        "!!bool x",
+        "1: 2",
+        "null: 2",
+        "[1, 2]: 3",
+        "backend: [eager]",
+        "backend: {a: 1}",
+        "device_iterations: 2\ndevice_iterations: 3",
+        "cache_dir: 3",
+        "cache_dir: [a]",
+        "device: 3",
+        "recorded: 3",
+        "anchors: 3",
+        "anchors: {a: 3}",
+        "anchors: {a: {output_mode: all}}",
+        "anchors: {a: {tensor: 3}}",
+        "anchors: {a: {tensor: loss, output_mode: maybe}}",
+        "anchors: {a: {tensor: loss, output_period: 0}}",
+        "anchors: {a: {tensor: loss, period: 2}}",
+        "random_seed: true",
+        "process_id: true",
+    ],
+)
+def test_yaml_that_says_nothing_sensible_is_our_error(text):
+    with pytest.raises(OptionsError) as caught:
+        Options.from_yaml(text)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "[1]", "null", "{", "[" * 100_000, '{"recorded":' * 2000, '{"a": 1}']
+)
+def test_json_that_says_nothing_sensible_is_our_error(text):
+    with pytest.raises(OptionsError) as caught:
+        Options.from_json(text)
+    assert len(str(caught.value)) < 1000

@@ -1,3 +1,7 @@
+import io
+import random
+import zipfile
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -88,6 +92,62 @@ def test_a_damaged_file_is_refused(plan, tmp_path, kept):
     path = tmp_path / "plan.npz"
     plan.save(path)
     path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(StoreError, match="plan again"):
+        PackPlan.load(path)
+
+
+def test_damage_anywhere_is_refused_or_has_no_effect(plan, tmp_path):
+    path = tmp_path / "plan.npz"
+    plan.save(path)
+    content = path.read_bytes()
+    chance = random.Random(0)
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            found = PackPlan.load(path)
+        except StoreError:
+            continue
+        assert found == plan
+
+
+def file_with(tmp_path, **changes):
+    path = tmp_path / "plan.npz"
+    small_plan().save(path)
+    with np.load(path) as file:
+        arrays = {**file, **changes}
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"offsets": np.array([0.0, 2.0, 3.0])},
+        {"indices": np.array([[4, 2, 0]])},
+        {"indices": np.array(["a", "b", "c"])},
+        {"axes": np.array("nodes")},
+        {"offsets": np.array([0, 2, 9])},
+        {"slots": np.array([1])},
+    ],
+)
+def test_a_file_with_other_contents_is_refused(tmp_path, changes):
+    with pytest.raises(StoreError, match="plan again"):
+        PackPlan.load(file_with(tmp_path, **changes))
+
+
+def test_a_file_that_claims_more_than_it_holds_is_refused(tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<i8", "fortran_order": False, "shape": (10**12,)}
+    )
+    path = file_with(tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, part in {**parts, "indices.npy": header.getvalue()}.items():
+            archive.writestr(name, part)
     with pytest.raises(StoreError, match="plan again"):
         PackPlan.load(path)
 

@@ -1,6 +1,9 @@
+import json
+import pickle
 import subprocess
 import sys
 import textwrap
+import zipfile
 
 import pytest
 import torch
@@ -97,7 +100,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(poptorch.Error, match="is not a file of PoplarExecutor"):
         poptorch.inferenceModel(nn.Linear(1, 1)).loadExecutable(path)
     torch.save({}, path)
-    with pytest.raises(poptorch.Error, match=r"no poptorch\.json"):
+    with pytest.raises(poptorch.Error, match=r"no item named .poptorch\.json"):
         poptorch.load(path)
 
 
@@ -120,3 +123,41 @@ def test_a_part_that_cannot_be_saved_is_named_and_the_old_file_stays(tmp_path, m
         model.save(target)
     assert target.read_text() == "before"
     assert list(tmp_path.iterdir()) == [target]
+
+
+GOOD = {"version": poptorch.__version__, "has_model": True, "has_rng_state": False}
+
+
+@pytest.mark.parametrize(
+    ("description", "model"),
+    [
+        (b"", b""),
+        (b"[" * 100_000, b""),
+        (b"[1]", b""),
+        (b"\xff\xfe", b""),
+        (b'{"version": 1}', b""),
+        (json.dumps(GOOD).encode(), b""),
+        (json.dumps(GOOD).encode(), b"no model"),
+        (json.dumps(GOOD).encode(), pickle.dumps({})),
+        (json.dumps(GOOD).encode(), None),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, description, model):
+    path = tmp_path / "x.poptorch"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("poptorch.json", description)
+        if model is not None:
+            archive.writestr("model.pt", model)
+    with pytest.raises(poptorch.Error, match=r"x\.poptorch"):
+        poptorch.load(path)
+
+
+@pytest.mark.parametrize("program", [None, b"", b"no program"])
+def test_files_without_a_program_are_named(tmp_path, program):
+    path = tmp_path / "x.poptorch"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("poptorch.json", json.dumps({**GOOD, "has_model": False}))
+        if program is not None:
+            archive.writestr("program.torchkiln", program)
+    with pytest.raises(poptorch.Error, match="program"):
+        poptorch.inferenceModel(nn.Linear(1, 1)).loadExecutable(path)

@@ -353,3 +353,24 @@ def test_files_may_name_dtypes(tmp_path):
     path.write_text("Precision.setPartialsType(torch.half)  # less memory\n")
     opts = poptorch.Options().loadFromFile(path)
     assert opts._Popart.options["partialsTypeMatMuls"] == "half"
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 3000 + "1" + "}" * 3000, "\0", ""])
+def test_endless_json_names_its_source(text):
+    with pytest.raises(ValueError, match="the JSON of options"):
+        poptorch.Options().from_json(text)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\0", b"deviceIterations(4)\n\xff"])
+def test_files_that_are_no_text_are_named(content, tmp_path):
+    path = tmp_path / "options.cfg"
+    path.write_bytes(content)
+    with pytest.raises(poptorch.ConfigFileError, match=r"options\.cfg, line \d: this is no text"):
+        poptorch.Options().loadFromFile(path)
+
+
+def test_deep_lines_of_a_file_are_named(tmp_path):
+    path = tmp_path / "options.cfg"
+    path.write_text("deviceIterations(" + "(" * 1000 + "4" + ")" * 1000 + ")\n")
+    with pytest.raises(poptorch.ConfigFileError, match=r"line 1 of options\.cfg"):
+        poptorch.Options().loadFromFile(path)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.core import OptionsError
+from torchkiln.core import OptionsError, StoreError, read_npy, read_npz, read_text
 
 Sizes = dict[str, NDArray[np.int64]]
 # Names of the columns of an array that has none.
 _USUAL_AXES = ("nodes", "edges", "pairs")
+_MAX_CSV_BYTES = 2_000_000_000  # a hundred million graphs
 
 
 def read_sizes(
@@ -57,11 +57,10 @@ def read_size_file(path: Path) -> Sizes:
 
 def _read_numpy(path: Path) -> Sizes:
     try:
-        with path.open("rb") as file:
-            content = np.load(file, allow_pickle=False)
-            if isinstance(content, Mapping):
-                return {axis: content[axis] for axis in content}
-    except (ValueError, EOFError, OSError) as error:
+        if path.suffix == ".npz":
+            return read_npz(path)
+        content = read_npy(path)
+    except StoreError as error:
         raise OptionsError(f"{path} holds no plain array of numbers ({error})") from error
     if content.dtype.names is not None:
         return {axis: content[axis] for axis in content.dtype.names}
@@ -79,10 +78,8 @@ def _read_numpy(path: Path) -> Sizes:
 
 
 def _read_csv(path: Path) -> Sizes:
-    try:
-        header, *lines = path.read_text(encoding="utf-8-sig").splitlines() or [""]
-    except UnicodeDecodeError as error:
-        raise OptionsError(f"{path} is no text ({error}); save it as UTF-8") from error
+    text = read_text(path, error=OptionsError, max_bytes=_MAX_CSV_BYTES)
+    header, *lines = text.splitlines() or [""]
     axes = [name.strip() for name in header.split(",")]
     if not all(name and not name.lstrip("-").isdigit() for name in axes):
         raise OptionsError(

@@ -1,5 +1,6 @@
 """What everything may import: options, errors, atomic files, trace hooks. No torch here."""
 
+from torchkiln.core._array_files import read_npy, read_npz
 from torchkiln.core._capture_contexts import add_capture_context, capture_contexts
 from torchkiln.core._errors import (
     ArgumentError,
@@ -21,6 +22,7 @@ from torchkiln.core._errors import (
     StoreError,
     TorchkilnError,
     TrustError,
+    Unreadable,
     WorkerError,
     WriteError,
 )
@@ -50,6 +52,7 @@ from torchkiln.core._temporary import (
     is_temporary,
     temporary_folder,
 )
+from torchkiln.core._text_formats import check_yaml, parse_json, parse_yaml, read_json, read_text
 from torchkiln.core._trace import Span, add_listener, span
 from torchkiln.core._trust import check_trusted, private_folder
 from torchkiln.core._warnings import warn_user
@@ -101,6 +104,15 @@ __all__ = [
     "temporary_folder",
     "write_atomic",
     "write_sealed",
+    # reading what may be damaged
+    "Unreadable",
+    "check_yaml",
+    "parse_json",
+    "parse_yaml",
+    "read_json",
+    "read_npy",
+    "read_npz",
+    "read_text",
     # who may have written native code
     "check_trusted",
     "private_folder",

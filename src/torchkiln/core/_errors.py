@@ -27,6 +27,10 @@ class StoreError(TorchkilnError, ValueError):
     """Graphs cannot be kept in a store, or a stored file is damaged or of another kind."""
 
 
+class Unreadable(StoreError):  # noqa: N818 - a finding for the caller, who knows the remedy
+    """A file does not hold what it should; the message says why, not what to do about it."""
+
+
 class ShapeChanged(TorchkilnError, ValueError):  # noqa: N818 - reads as the event it reports
     """A call differs from the one the program was compiled for."""
 

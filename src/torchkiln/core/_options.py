@@ -7,11 +7,13 @@ import difflib
 import enum
 import json
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from torchkiln.core._errors import OptionsError
+from torchkiln.core._text_formats import parse_json, parse_yaml
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -143,8 +145,19 @@ class Options:
                 object.__setattr__(self, name, _to_enum(kind, value, name))
         object.__setattr__(self, "recompute", _to_recompute(self.recompute))
         if self.cache_dir is not None:
+            if not isinstance(self.cache_dir, str | os.PathLike):
+                raise OptionsError(
+                    f"cache_dir must be a path or None, got {_shown(self.cache_dir)}"
+                )
             object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
         object.__setattr__(self, "trusted_dirs", _to_folders(self.trusted_dirs))
+        if self.device is not None and not isinstance(self.device, str):
+            raise OptionsError(
+                f'device must be None or a name such as "cpu", got {_shown(self.device)}'
+            )
+        for name in ("anchors", "recorded"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise OptionsError(f"{name} must be a mapping, got {_shown(getattr(self, name))}")
         for name in _COUNTS:
             _require_count(name, getattr(self, name))
         for name in ("check_finite", "show_progress"):
@@ -165,9 +178,9 @@ class Options:
                 f"output_period {self.output_period} does not divide device_iterations "
                 f"{self.device_iterations}; choose a period that does"
             )
-        if self.random_seed is not None and not isinstance(self.random_seed, int):
+        if self.random_seed is not None and not _is_whole(self.random_seed):
             raise OptionsError(f"random_seed must be an int or None, got {self.random_seed!r}")
-        if not (isinstance(self.process_id, int) and 0 <= self.process_id < self.num_processes):
+        if not (_is_whole(self.process_id) and 0 <= self.process_id < self.num_processes):
             raise OptionsError(
                 f"process_id {self.process_id!r} is outside 0..{self.num_processes - 1}; "
                 "set num_processes to the number of processes"
@@ -205,6 +218,10 @@ class Options:
         _require_known(values)
         values = dict(values)
         anchors = values.get("anchors") or {}
+        if not isinstance(anchors, Mapping):
+            raise OptionsError(
+                f"anchors must be a mapping of names to anchors, got {_shown(anchors)}"
+            )
         values["anchors"] = {
             name: anchor if isinstance(anchor, Anchor) else _anchor_from_dict(name, anchor)
             for name, anchor in anchors.items()
@@ -216,7 +233,12 @@ class Options:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        return cls.from_dict(json.loads(text))
+        """Build options from `to_json`'s result.
+
+        Raises:
+            OptionsError: if it is no JSON object, or an option does not exist or has a wrong value.
+        """
+        return cls._from_parsed(parse_json(text, "options", error=OptionsError))
 
     def to_yaml(self) -> str:
         import yaml
@@ -225,11 +247,19 @@ class Options:
 
     @classmethod
     def from_yaml(cls, text: str) -> Self:
-        import yaml
+        """Build options from `to_yaml`'s result, or from a text of the same form.
 
-        values = yaml.safe_load(text)
+        Raises:
+            OptionsError: if it is no mapping, or an option does not exist or has a wrong value.
+        """
+        return cls._from_parsed(parse_yaml(text, "options", error=OptionsError))
+
+    @classmethod
+    def _from_parsed(cls, values: Any) -> Self:
         if not isinstance(values, Mapping):
-            raise OptionsError(f"expected a YAML mapping of option names, got {values!r}")
+            raise OptionsError(
+                f"expected a mapping of option names to values, got {_shown(values)}"
+            )
         return cls.from_dict(values)
 
     def __str__(self) -> str:
@@ -262,17 +292,27 @@ _COUNTS = (
 
 
 def _require_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionsError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if not _is_whole(value) or value < 1:
+        raise OptionsError(f"{name} must be a whole number of at least 1, got {_shown(value)}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it may stand in an error: a nested one can be endless."""
+    text = reprlib.repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _require_known(values: Mapping[str, Any]) -> None:
     known = [field.name for field in dataclasses.fields(Options)]
     for name in values:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+            close = difflib.get_close_matches(str(name)[:100], known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known options: {', '.join(known)}"
-            raise OptionsError(f"unknown option {name!r}; {hint}")
+            raise OptionsError(f"unknown option {_shown(name)}; {hint}")
 
 
 def _to_recompute(value: Any) -> str | tuple[str, ...] | None:
@@ -281,7 +321,7 @@ def _to_recompute(value: Any) -> str | tuple[str, ...] | None:
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         return tuple(value) or None
     raise OptionsError(
-        f'recompute must be None, "auto" or a list of module names, got {value!r}; '
+        f'recompute must be None, "auto" or a list of module names, got {_shown(value)}; '
         "module.named_modules() lists the names"
     )
 
@@ -299,7 +339,7 @@ def _to_enum(kind: type[E], value: Any, name: str) -> E:
         return kind(value.lower() if isinstance(value, str) else value)
     except ValueError:
         choices = ", ".join(repr(member.value) for member in kind)
-        raise OptionsError(f"{name} must be one of {choices}; got {value!r}") from None
+        raise OptionsError(f"{name} must be one of {choices}; got {_shown(value)}") from None
 
 
 def _to_plain(value: Any) -> Any:
@@ -322,10 +362,20 @@ def _to_plain(value: Any) -> Any:
     return repr(value)
 
 
-def _anchor_from_dict(name: str, values: Mapping[str, Any]) -> Anchor:
+def _anchor_from_dict(name: str, values: Any) -> Anchor:
+    where = f"anchors[{name!r}]"
+    known = {field.name for field in dataclasses.fields(Anchor)}
+    if not isinstance(values, Mapping) or not isinstance(values.get("tensor"), str):
+        raise OptionsError(
+            f"{where} must say the name of a tensor, as in {{'tensor': 'loss'}}, got "
+            f"{_shown(values)}"
+        )
+    if unknown := [key for key in values if key not in known]:
+        raise OptionsError(f"{where} has no {_shown(unknown[0])}; known are {', '.join(known)}")
+    _require_count(f"{where}.output_period", values.get("output_period", 1))
     mode = values.get("output_mode")
     return Anchor(
         tensor=values["tensor"],
-        output_mode=None if mode is None else _to_enum(OutputMode, mode, f"anchors[{name!r}]"),
+        output_mode=None if mode is None else _to_enum(OutputMode, mode, where),
         output_period=values.get("output_period", 1),
     )

@@ -22,6 +22,7 @@ from torchkiln.datasets.qm9 import (
     QM9Arrays,
     load_qm9,
     qm9_arrays,
+    qm9_graphs,
     qm9_molecules,
     write_qm9_root,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "TARGET_COLUMNS",
     "load_qm9",
     "qm9_arrays",
+    "qm9_graphs",
     "qm9_molecules",
     "write_qm9_root",
     # what packing needs

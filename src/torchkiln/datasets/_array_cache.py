@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.core import atomic_path, clean_leftovers_once, warn_user
+from torchkiln.core import StoreError, atomic_path, clean_leftovers_once, read_npz, warn_user
 
 Arrays = dict[str, NDArray[Any]]
 # By dataset, folder and names of what `cached_arrays` keeps. There may be other things beside it:
@@ -28,20 +27,29 @@ def data_dir() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "torchkiln"
 
 
-def cached_arrays(name: str, build: Callable[[], Arrays]) -> Arrays:
+def cached_arrays(
+    name: str, build: Callable[[], Arrays], *, names: Collection[str] | None = None
+) -> Arrays:
     """Return the arrays kept as `name` in the data directory, or build and keep them.
 
     Whatever determines the arrays belongs into the name. A damaged file is replaced, with a
     warning; where nothing can be written, arrays are built each time, with a warning too.
+
+    Args:
+        name: Of the file, without its suffix.
+        build: Called if there is none.
+        names: Those of the arrays that `build` returns; a file with others is damaged.
     """
     path = data_dir() / f"{name}.npz"
     clean_leftovers_once(path.parent)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-            return dict(kept)
+        kept = read_npz(path, "it")
+        if names is None or kept.keys() == set(names):
+            return kept
+        warn_user(f"{path} is damaged (it holds {', '.join(sorted(kept))}) and is made anew")
     except (FileNotFoundError, NotADirectoryError):
         pass
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except StoreError as error:
         warn_user(f"{path} is damaged ({error}) and is made anew")
     arrays = build()
     try:

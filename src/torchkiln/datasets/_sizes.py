@@ -45,7 +45,7 @@ def load_sizes(
         near = None if cutoff_angstrom is None else count_neighbors(arrays, cutoff_angstrom)
         return {"nodes": arrays.num_atoms, "edges": bonds if near is None else near}
 
-    return cached_arrays(f"qm9-{source_key(folder)}-sizes-{edges}", build)
+    return cached_arrays(f"qm9-{source_key(folder)}-sizes-{edges}", build, names=("nodes", "edges"))
 
 
 def count_neighbors(arrays: QM9Arrays, cutoff_angstrom: float) -> NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """What belongs to a node, to an edge or to the whole graph: read from a list of graphs.
 
-PyG decides by the shape of one graph. Here all graphs of a batch have a say, so that a graph-level
-vector that happens to be as long as one graph has nodes is not taken for a node attribute.
+PyG decides by the shape of one graph. Here all graphs of a batch, or of a store, have a say, so
+that a graph-level vector that happens to be as long as one graph has nodes is not taken for a node
+attribute. `classify` is the one rule: lists of graphs and stores both ask it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from torchkiln.core import OptionsError
 from torchkiln.graphs._errors import GraphError
 
 # A node type, an edge type, or None: the only store of a homogeneous graph, and the global store of
@@ -144,8 +148,10 @@ def find_levels(
         given: Levels ("node", "edge", "graph") by attribute name, where shapes cannot tell.
 
     Raises:
-        GraphError: for sparse tensors, and for entries of graphs with a single node or edge that
-            could be anything.
+        GraphError: for what has no fixed size (sparse tensors, other lengths in each graph), for
+            levels that lengths contradict, and for entries of graphs with a single node or edge
+            that could be anything.
+        OptionsError: if a given level is none.
     """
     levels: Levels = {}
     given = given or {}
@@ -156,11 +162,102 @@ def find_levels(
                 continue
             if not isinstance(value, Tensor):
                 levels[key][name] = Level.CONSTANT
-            elif name in given:
-                levels[key][name] = Level(given[name])
             else:
-                levels[key][name] = _find_level(graphs, census, key, name, value)
+                levels[key][name] = find_level(
+                    graphs, census, key, name, value, given=given.get(name)
+                )
     return levels
+
+
+def find_level(
+    graphs: Sequence[Any],
+    census: Census,
+    key: StoreKey,
+    name: str,
+    value: Tensor,
+    *,
+    given: str | None = None,
+) -> Level:
+    """Return the level of one tensor attribute; see `find_levels`."""
+    if value.is_sparse or value.is_sparse_csr:
+        raise GraphError(
+            f"attribute {name!r} is a sparse matrix, which has no fixed size; keep edge_index (and "
+            f"edge values) instead, or pass exclude_keys=[{name!r}]"
+        )
+    dim = cat_dim(graphs[0], key, name, value)
+    if dim is None:
+        return Level.GRAPH
+    lengths = [store_at(graph, key)[name].shape[dim] for graph in graphs]
+    nodes, edges = census.nodes.get(key), census.edges.get(key)
+    level = classify(name, lengths, nodes=nodes, edges=edges, given=given)
+    if level is Level.GRAPH and len(set(lengths)) > 1:
+        raise no_fixed_size(key, name)
+    return level
+
+
+def no_fixed_size(key: StoreKey, name: str) -> GraphError:
+    """Return the refusal of an attribute that is as long as it likes in each graph."""
+    where = "" if key is None else f" of {key!r}"
+    return GraphError(
+        f"attribute {name!r}{where} follows neither nodes nor edges and has another size in each "
+        f"graph, so no batch has a fixed size; leave it out with exclude_keys=[{name!r}]"
+    )
+
+
+def classify(
+    name: str,
+    lengths: ArrayLike,
+    *,
+    nodes: ArrayLike | None,
+    edges: ArrayLike | None,
+    given: str | None = None,
+) -> Level:
+    """Return what the entries of a tensor attribute describe.
+
+    Args:
+        name: Of the attribute; decides if graphs have as many nodes as edges.
+        lengths: Its entries in every graph, along the dimension in which graphs are joined.
+        nodes: Nodes of every graph; None if the attribute is kept where there are none.
+        edges: Edges of every graph; None likewise.
+        given: What the user says ("node", "edge" or "graph").
+
+    Raises:
+        GraphError: if nothing can tell, or `lengths` contradict what is given.
+        OptionsError: if what is given is no level.
+    """
+    as_nodes = nodes is not None and np.array_equal(lengths, nodes)
+    as_edges = edges is not None and np.array_equal(lengths, edges)
+    # A name may be that of several types; what is said of nodes does not concern edges.
+    elsewhere = (given == "node" and nodes is None) or (given == "edge" and edges is None)
+    if given is not None and not elsewhere:
+        return _checked(name, given, as_nodes=as_nodes, as_edges=as_edges)
+    if as_edges and ("edge" in name or name in _EDGE_NAMES):
+        return Level.EDGE
+    if as_nodes and ("node" in name or name in _NODE_NAMES):
+        return Level.NODE
+    # The attributes of a type describe that type; of the rest, one entry a graph leaves a doubt.
+    typed = nodes is None or edges is None
+    if (as_nodes or as_edges) and not typed and np.all(np.asarray(lengths) == 1):
+        raise GraphError(
+            f"every graph has one node or one edge, and attribute {name!r} has one entry: it could "
+            f"describe that, or the graph; pass levels={{{name!r}: 'graph'}} (or 'node', 'edge'), "
+            f"or leave it out with exclude_keys=[{name!r}]"
+        )
+    return Level.NODE if as_nodes else Level.EDGE if as_edges else Level.GRAPH
+
+
+def _checked(name: str, given: str, *, as_nodes: bool, as_edges: bool) -> Level:
+    if given not in ("node", "edge", "graph"):
+        raise OptionsError(
+            f"levels[{name!r}] is {given!r}; an attribute has the level 'node', 'edge' or 'graph'"
+        )
+    level = Level(given)
+    if (level is Level.NODE and not as_nodes) or (level is Level.EDGE and not as_edges):
+        raise GraphError(
+            f"levels[{name!r}] is {given!r}, but the attribute does not have one entry for each "
+            f"{given} in every graph; correct levels or the attribute"
+        )
+    return level
 
 
 def cat_dim(graph: Any, key: StoreKey, name: str, value: Tensor) -> int | None:
@@ -172,33 +269,3 @@ def cat_dim(graph: Any, key: StoreKey, name: str, value: Tensor) -> int | None:
 def store_at(graph: Any, key: StoreKey) -> Any:
     """Return the store of a type; for None the global, or only, one."""
     return graph.stores[0] if key is None else graph[key]
-
-
-def _find_level(
-    graphs: Sequence[Any], census: Census, key: StoreKey, name: str, value: Tensor
-) -> Level:
-    if value.is_sparse or value.is_sparse_csr:
-        raise GraphError(
-            f"attribute {name!r} is a sparse matrix, which has no fixed size; keep edge_index (and "
-            f"edge values) instead, or pass exclude_keys=[{name!r}]"
-        )
-    dim = cat_dim(graphs[0], key, name, value)
-    if dim is None:
-        return Level.GRAPH
-    lengths = [store_at(graph, key)[name].shape[dim] for graph in graphs]
-    as_nodes = key in census.nodes and lengths == census.nodes[key]
-    as_edges = key in census.edges and lengths == census.edges[key]
-    if key is not None:
-        return Level.NODE if as_nodes else Level.EDGE if as_edges else Level.GRAPH
-    edge_name = "edge" in name or name in _EDGE_NAMES
-    if as_edges and edge_name:
-        return Level.EDGE
-    if as_nodes and (name in _NODE_NAMES or "node" in name):
-        return Level.NODE
-    if (as_nodes or as_edges) and set(lengths) == {1}:
-        raise GraphError(
-            f"every graph of the batch has one node or one edge, and attribute {name!r} has one "
-            f"entry: it could describe that, or the graph; pass levels={{{name!r}: 'graph'}} (or "
-            f"'node', 'edge'), or leave it out with exclude_keys=[{name!r}]"
-        )
-    return Level.NODE if as_nodes else Level.EDGE if as_edges else Level.GRAPH

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from torchkiln.core import OptionsError, StoreError, atomic_path
+from torchkiln.core import OptionsError, StoreError, Unreadable, atomic_path, read_npz
 from torchkiln.packing._sizes import GRAPHS, Integers
 
 _FORMAT = "torchkiln pack plan 1"
@@ -174,24 +173,24 @@ class PackPlan:
     def load(cls, path: Path | str) -> PackPlan:
         """Read a plan that `save` wrote; it is checked like a new one."""
         try:
-            # np.load leaves a file open that it opened itself and could not read.
-            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                if "format" not in file or str(file["format"]) != _FORMAT:
-                    raise StoreError(f"{path} is not a pack plan of this version; plan again")
-                axes = [str(axis) for axis in file["axes"]]
-                return cls(
-                    file["indices"],
-                    file["offsets"],
-                    {axis: int(slot) for axis, slot in zip(axes, file["slots"], strict=True)},
-                    {axis: file[f"used:{axis}"] for axis in axes if axis != GRAPHS},
-                    skipped=file["skipped"],
-                    oversize=file["oversize"],
-                    algorithm=str(file["algorithm"]),
-                )
+            file = read_npz(Path(path))
+            if "format" not in file or str(file["format"]) != _FORMAT:
+                raise StoreError(f"{path} is not a pack plan of this version; plan again")
+            axes = [str(axis) for axis in file["axes"]]
+            slots = _whole_numbers(file, "slots")
+            return cls(
+                _whole_numbers(file, "indices"),
+                _whole_numbers(file, "offsets"),
+                {axis: int(slot) for axis, slot in zip(axes, slots, strict=True)},
+                {axis: _whole_numbers(file, f"used:{axis}") for axis in axes if axis != GRAPHS},
+                skipped=_whole_numbers(file, "skipped"),
+                oversize=_whole_numbers(file, "oversize"),
+                algorithm=str(file["algorithm"]),
+            )
         except FileNotFoundError:
             raise
-        except (zipfile.BadZipFile, KeyError, EOFError, OSError, ValueError) as error:
-            if isinstance(error, StoreError):
+        except (Unreadable, OptionsError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, StoreError) and not isinstance(error, Unreadable):
                 raise
             raise StoreError(f"{path} is damaged or no pack plan ({error}); plan again") from error
 
@@ -229,6 +228,13 @@ class PackPlan:
         """Return what each pack takes of every axis, in the order of the slots."""
         counts = {**self.used, GRAPHS: np.diff(self.offsets)}
         return {axis: counts[axis] for axis in self.slots}
+
+
+def _whole_numbers(file: Mapping[str, NDArray[Any]], name: str) -> Integers:
+    array = file[name]
+    if array.dtype != np.int64 or array.ndim != 1:
+        raise Unreadable(f"{name} is {array.dtype} {list(array.shape)}, not a row of int64")
+    return array
 
 
 def _read_only(array: Integers) -> Integers:

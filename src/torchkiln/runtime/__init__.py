@@ -16,6 +16,7 @@ from torchkiln.runtime._losses import identity_loss
 from torchkiln.runtime._memory_report import MemoryReport
 from torchkiln.runtime._program import Program, inference_model, training_model
 from torchkiln.runtime._recompute import keep_activation
+from torchkiln.runtime._state_precision import keep_state_precision
 from torchkiln.runtime._step import is_capturing
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "inference_model",
     "is_capturing",
     "keep_activation",
+    "keep_state_precision",
     "load",
     "load_optimizer_tensors",
     "optimizer_tensors",

@@ -225,7 +225,8 @@ def _fast_key(
         rules = [repr(rule) for rule in optimizer.recipe.rules]
         rows = [(row.group, str(row.dtype), row.members) for row in optimizer.rows]
         flags = [optimizer.recipe.clips, optimizer.recipe.scales_loss]
-        plan = [rules, rows, flags, optimizer.names]
+        dtypes = [(name, str(dtype)) for name, dtype in optimizer.recipe.state_dtypes.halved]
+        plan = [rules, rows, flags, dtypes, optimizer.names]
     forms = [
         (form.name, tuple(form.shape), form.dtype, form.memory_format)
         for form in step.signature.forms

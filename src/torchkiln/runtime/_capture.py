@@ -179,7 +179,7 @@ def _capture_split(
     entries = Entries(step, optimizer)
     trainable = step.trainable(tensors)
     params = [trainable[position].detach() for position in entries.members()]
-    sums = [torch.empty_like(param) for param in params]
+    sums = [optimizer.empty_sum(param) for param in params]
     tables = _empty_tables(optimizer)
     accumulate = _record(entries.accumulate, [*tensors, *sums, tables[-1], *batch])
     used = sorted(entries.with_gradient)
@@ -191,7 +191,7 @@ def _capture_split(
     updates.with_gradient.update(range(len(used)))
     own = [params[member] for member in used]
     state = [tensor for entry in _empty_state(chosen, own) for tensor in entry]
-    inputs = [*own, *(torch.empty_like(param) for param in own), *state, *tables]
+    inputs = [*own, *(chosen.empty_sum(param) for param in own), *state, *tables]
     update = _record(updates.update, inputs)
     return _training_result({"accumulate": accumulate, "update": update}, step, optimizer, entries)
 
@@ -205,8 +205,7 @@ def _training_result(
 
 def _empty_state(optimizer: OptimizerBinding, params: list[Tensor]) -> list[list[Tensor]]:
     return [
-        [torch.empty_like(param).detach() for _ in optimizer.rule(member).state_names]
-        for member, param in enumerate(params)
+        list(optimizer.empty_state(member, param).values()) for member, param in enumerate(params)
     ]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import CheckpointError
+from torchkiln.runtime._state_precision import keep_state_precision
 
 
 def optimizer_tensors(
@@ -69,6 +70,7 @@ def load_optimizer_tensors(
         int(number): {**values, **_below(f"state/{number}", tensors)}
         for number, values in facts["state"].items()
     }
+    keep_state_precision(optimizer)
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torchkiln.core import Reduction
 from torchkiln.data._structure import Node
 from torchkiln.runtime._optimizers import OptimizerBinding
+from torchkiln.runtime._state_dtypes import HALVES, widened
 from torchkiln.runtime._step import StepFunction, apply_update
 
 
@@ -64,8 +66,14 @@ class Entries:
         with torch.no_grad():
             for total, grad in zip(sums, grads, strict=True):
                 if grad is not None:
-                    total.add_(grad)
+                    total.add_(self._share(grad) if total.dtype in HALVES else grad)
         return outputs
+
+    def _share(self, grad: Tensor) -> Tensor:
+        """Return what a gradient adds to a sum in half precision: a mean does not overflow."""
+        if self._step.options.reduction is not Reduction.MEAN:
+            return grad
+        return widened(grad) * (1.0 / self._step.options.micro_batches_per_update)
 
     def update(self, *flat: Tensor) -> list[Tensor]:
         count = len(self._bound.names)

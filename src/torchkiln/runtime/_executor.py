@@ -25,6 +25,7 @@ from torchkiln.runtime._collection import Collection
 from torchkiln.runtime._executable import EagerExecutable
 from torchkiln.runtime._optimizers import Hyper, OptimizerBinding, Recipe
 from torchkiln.runtime._signature import Signature
+from torchkiln.runtime._state_dtypes import SUMS
 
 
 class Executor:
@@ -50,8 +51,9 @@ class Executor:
         self._trainable = self._trainable_flags()
         self._constants = [slot.tensor.detach().clone() for slot in binding.attributes]
         self._use_constants()
-        params = optimizer.params if optimizer is not None and self._accumulates else []
-        self._sums = [torch.zeros_like(param) for param in params]
+        self._sums: list[Tensor] = []
+        if optimizer is not None and self._accumulates:
+            self._sums = [optimizer.empty_sum(param).zero_() for param in optimizer.params]
         self._order = self._slice_order()
         self._anchors: dict[str, Tensor] = {}
         self._clock: list[tuple[float, float]] = []
@@ -66,6 +68,20 @@ class Executor:
     @property
     def _accumulates(self) -> bool:
         return "accumulate" in self._built.metadata.entries
+
+    def state_dtypes(self) -> dict[str, str]:
+        """Return dtypes of optimiser state and gradient sums by name of parameter and tensor."""
+        bound = self.optimizer
+        if bound is None:
+            return {}
+        kept = [{**state} for state in bound.state]
+        for state, total in zip(kept, self._sums, strict=False):
+            state[SUMS] = total
+        return {
+            f"{name}/{key}": str(tensor.dtype)
+            for name, state in zip(bound.names, kept, strict=True)
+            for key, tensor in state.items()
+        }
 
     def _use_constants(self) -> None:
         """Plain tensor attributes are constants: what they were at compile time, every call."""

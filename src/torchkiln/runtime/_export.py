@@ -24,6 +24,7 @@ from torchkiln.core import (
     ScratchDirectory,
     atomic_path,
     check_trusted,
+    parse_json,
 )
 from torchkiln.runtime._binding import bind
 from torchkiln.runtime._environment import describe_environment
@@ -78,6 +79,7 @@ def export_program(program: Program, path: Path) -> None:
         "environment": describe_environment(_device(program.module)),
         "program": described,
         "signature": program.describe_signature(),
+        "state": program.describe_state(),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in parts.items()},
     }
     with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
@@ -143,6 +145,7 @@ def load_program(
         package,
         workspace,
     )
+    _check_state(program, header.get("state"), Path(path))
     program.rng_state = load_tensors(parts["rng_state.safetensors"])["rng_state"]
     return program
 
@@ -172,11 +175,11 @@ def _optimizer_tensors(program: Program) -> dict[str, Tensor]:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         with zipfile.ZipFile(path) as archive:
-            header: dict[str, Any] = json.loads(archive.read("program.json"))
+            header: dict[str, Any] = parse_json(archive.read("program.json"), "program.json")
             parts = {name: archive.read(name) for name in header["sha256"]}
     except FileNotFoundError:
         raise ExecutableError(f"{path} does not exist; export() writes such files") from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except Exception as error:  # zipfile has a dozen kinds for bytes that are no archive
         raise ExecutableError(
             f"{path} is not an exported program, or is damaged ({error}); export it again"
         ) from error
@@ -217,6 +220,24 @@ def _load_weights(module: nn.Module, stored: dict[str, Tensor], path: Path) -> N
                     f"{tuple(tensor.shape)} {tensor.dtype} in the module"
                 )
             tensor.copy_(stored[name])
+
+
+def _check_state(program: Program, stored: dict[str, str] | None, path: Path) -> None:
+    """Refuse native code that would misread the optimiser's state."""
+    here = program.describe_state()
+    if stored is None:
+        # Versions that wrote no dtypes kept state in the dtype of the parameters.
+        params = {slot.name: slot.tensor for slot in bind(program.module).parameters}
+        stored = {key: str(params[key.rpartition("/")[0]].dtype) for key in here}
+    for key in sorted({*here, *stored}):
+        if here.get(key) != stored.get(key):
+            program.destroy()
+            raise ExecutableError(
+                f"{path} was compiled with {key!r} of the optimiser in {stored.get(key)}, here it "
+                f"is {here.get(key)}; pass an optimiser like the one it was exported with. If a "
+                "version of Torchkiln that kept state in half precision wrote it, compile and "
+                "export again"
+            )
 
 
 def _load_optimizer(

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchkiln.runtime._state_dtypes import read_state_dtypes
+from torchkiln.runtime._state_precision import keep_state_precision
 from torchkiln.runtime._update_rules import LAMBRule
 
 
@@ -46,6 +48,11 @@ class LAMB(torch.optim.Optimizer):
             "max_weight_norm": max_weight_norm,
         }
         super().__init__(params, defaults)
+        keep_state_precision(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        keep_state_precision(self)  # hooks are not part of copies
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -65,8 +72,9 @@ class LAMB(torch.optim.Optimizer):
         state = self.state[param]
         if not state:
             state["step"] = torch.tensor(0.0)
+            dtypes = read_state_dtypes(self)
             for name in rule.state_names:
-                state[name] = torch.zeros_like(param)
+                state[name] = torch.zeros_like(param, dtype=dtypes.of(name, param))
         state["step"] += 1
         dtype = torch.float64 if param.dtype == torch.float64 else torch.float32
         hyper = torch.tensor(

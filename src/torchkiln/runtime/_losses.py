@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchkiln.core import MultipleLossesError, NoLossError, warn_user
 from torchkiln.ops._ctc import static_ctc_loss
+from torchkiln.runtime._batch_norm import mixed_batch_norm
 from torchkiln.runtime._gaussian_nll import static_gaussian_nll_loss
 
 LOSS_FUNCTIONS = frozenset(
@@ -48,8 +49,10 @@ LOSS_FUNCTIONS = frozenset(
     }
 )
 
-# Functions that look at values although the maths does not; the static form is recorded.
-_STATIC_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
+# Functions that look at values although the maths does not, or refuse dtypes that programs mix;
+# another form is recorded.
+_OTHER_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.batch_norm: mixed_batch_norm,
     F.ctc_loss: static_ctc_loss,
     F.gaussian_nll_loss: static_gaussian_nll_loss,
 }
@@ -75,7 +78,7 @@ class LossRecorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        result = _STATIC_FORMS.get(func, func)(*args, **(kwargs or {}))
+        result = _OTHER_FORMS.get(func, func)(*args, **(kwargs or {}))
         if func in LOSS_FUNCTIONS:
             self.implicit.append(result)
         return result

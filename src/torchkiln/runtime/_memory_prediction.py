@@ -13,6 +13,7 @@ from torchkiln.runtime._memory_report import MemoryReport, ModuleMemory
 from torchkiln.runtime._memory_timeline import Timeline
 from torchkiln.runtime._optimizers import OptimizerBinding
 from torchkiln.runtime._recompute_choice import choose_modules
+from torchkiln.runtime._state_dtypes import SUMS
 from torchkiln.runtime._step import StepFunction
 
 
@@ -27,9 +28,7 @@ def report_memory(
     outputs = _output_bytes(captured)
     timeline = max(_plan(captured, step), key=lambda entry: entry.peak_bytes)
     state = _state_bytes(optimizer, captured.updated)
-    sums = 0
-    if step.options.micro_batches_per_update > 1 and optimizer is not None:
-        sums = _bytes(optimizer.params)
+    sums = _sum_bytes(optimizer)
     saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b))
     gradients = sum(
         b.size_bytes for b in timeline.peak if timeline.is_gradient(b) and not timeline.is_saved(b)
@@ -37,14 +36,15 @@ def report_memory(
     return MemoryReport(
         parameter_bytes=_bytes(step.binding.tensors),
         optimizer_bytes=sum(state.values()),
-        gradient_bytes=gradients + sums,
+        gradient_bytes=gradients
+        + (sum(sums.values()) if step.options.micro_batches_per_update > 1 else 0),
         batch_bytes=_bytes(batch),
         saved_bytes=saved,
         temporary_bytes=timeline.peak_bytes - saved - gradients,
         output_bytes=outputs * _num_kept_elsewhere(step.options),
         peak_phase=timeline.peak_phase.value,
         peak_module=timeline.peak_module,
-        modules=_modules(step, state, timeline),
+        modules=_modules(step, state, sums, timeline),
         recomputed=captured.recomputed,
         recomputable_bytes=_recomputable_bytes(step, micro_batch, saved),
         micro_batch_size=max((t.shape[0] for t in micro_batch if t.dim()), default=1),
@@ -73,10 +73,25 @@ def _state_bytes(optimizer: OptimizerBinding | None, updated: list[str]) -> dict
     """Return the bytes of optimiser state by parameter."""
     if optimizer is None:
         return {}
+    dtypes = optimizer.recipe.state_dtypes
     return {
-        name: param.nbytes * len(optimizer.rule(member).state_names)
+        name: sum(
+            param.numel() * dtypes.of(key, param).itemsize
+            for key in optimizer.rule(member).state_names
+        )
         for member, (name, param) in enumerate(zip(optimizer.names, optimizer.params, strict=True))
         if name in set(updated)
+    }
+
+
+def _sum_bytes(optimizer: OptimizerBinding | None) -> dict[str, int]:
+    """Return the bytes that the sum of a parameter's gradients takes, if they are accumulated."""
+    if optimizer is None:
+        return {}
+    dtypes = optimizer.recipe.state_dtypes
+    return {
+        name: param.numel() * dtypes.of(SUMS, param).itemsize
+        for name, param in zip(optimizer.names, optimizer.params, strict=True)
     }
 
 
@@ -103,24 +118,24 @@ def _num_kept_elsewhere(options: Options) -> int:
 
 
 def _modules(
-    step: StepFunction, state: dict[str, int], timeline: Timeline
+    step: StepFunction, state: dict[str, int], sums: dict[str, int], timeline: Timeline
 ) -> dict[str, ModuleMemory]:
     parameters: dict[str, int] = {}
-    trained: dict[str, int] = {}
+    accumulated: dict[str, int] = {}
     states: dict[str, int] = {}
     saved: dict[str, int] = {}
     for slot in step.binding.slots:
         module = slot.name.rpartition(".")[0]
         parameters[module] = parameters.get(module, 0) + slot.tensor.nbytes
-        trained[module] = trained.get(module, 0) + (
-            slot.tensor.nbytes if slot.tensor.requires_grad else 0
-        )
+        accumulated[module] = accumulated.get(module, 0) + sums.get(slot.name, 0)
         states[module] = states.get(module, 0) + state.get(slot.name, 0)
     for block in timeline.peak:
         if timeline.is_saved(block) or not step.training:
             saved[block.module] = saved.get(block.module, 0) + block.size_bytes
     return {
-        name: ModuleMemory(*(part.get(name, 0) for part in (parameters, trained, states, saved)))
+        name: ModuleMemory(
+            *(part.get(name, 0) for part in (parameters, accumulated, states, saved))
+        )
         for name in [name for name, _ in step.binding.module.named_modules()]
         if name in parameters or name in saved
     }

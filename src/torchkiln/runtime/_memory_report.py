@@ -12,7 +12,7 @@ class ModuleMemory:
     """The share of one module, without the modules inside it."""
 
     parameter_bytes: int = 0
-    trained_bytes: int = 0
+    gradient_sum_bytes: int = 0
     optimizer_bytes: int = 0
     saved_bytes: int = 0
 
@@ -74,7 +74,7 @@ class MemoryReport:
     @property
     def gradient_sum_bytes(self) -> int:
         """What sums of gradients would take if the program accumulated them."""
-        return sum(module.trained_bytes for module in self.modules.values())
+        return sum(module.gradient_sum_bytes for module in self.modules.values())
 
     @property
     def total_bytes(self) -> int:

@@ -15,6 +15,8 @@ from torch import Tensor
 from torchkiln.core import CaptureError, OptimizerError, warn_user
 from torchkiln.runtime._binding import Binding
 from torchkiln.runtime._lamb import LAMB
+from torchkiln.runtime._state_dtypes import HALVES, SUMS, StateDtypes, read_state_dtypes
+from torchkiln.runtime._state_precision import has_foreign_step_hooks, warn_about_narrow_state
 from torchkiln.runtime._update_rules import AdamRule, LAMBRule, RMSpropRule, SGDRule, UpdateRule
 
 _SUPPORTED: tuple[type[torch.optim.Optimizer], ...] = (
@@ -32,12 +34,13 @@ _warned: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What of an optimiser is compiled in: one rule a group, clipping, loss scaling."""
+    """What of an optimiser is compiled in: rules, clipping, loss scaling, dtypes."""
 
     kind: str
     rules: tuple[UpdateRule, ...]
     clips: bool
     scales_loss: bool
+    state_dtypes: StateDtypes
 
     def difference(self, other: Recipe) -> str:
         """Say what `other`, a recipe of the same kind and groups, switches on or off."""
@@ -52,6 +55,7 @@ class Recipe:
             changes.append(f"clipping: {self.clips} -> {other.clips}")
         if self.scales_loss != other.scales_loss:
             changes.append(f"loss scaling: {self.scales_loss} -> {other.scales_loss}")
+        changes += self.state_dtypes.difference(other.state_dtypes)
         return ", ".join(changes)
 
 
@@ -84,7 +88,7 @@ def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
             f"{type(optimizer).__name__}.step is Python code that a compiled program does not "
             f"execute; the update of {base.__name__} is used"
         )
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    if has_foreign_step_hooks(optimizer):
         warn_user(
             "the optimiser has step hooks, which a program does not execute; do their work after "
             "each call"
@@ -92,7 +96,11 @@ def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
     rules = tuple(_rule(base, optimizer, group) for group in optimizer.param_groups)
     hyper = read_hyper(optimizer)
     return Recipe(
-        base.__name__, rules, math.isfinite(hyper.max_grad_norm), hyper.loss_scaling != 1.0
+        base.__name__,
+        rules,
+        math.isfinite(hyper.max_grad_norm),
+        hyper.loss_scaling != 1.0,
+        read_state_dtypes(optimizer),
     )
 
 
@@ -240,17 +248,22 @@ class OptimizerBinding:
             rows,
         )
 
+    def empty_state(self, member: int, param: Tensor) -> dict[str, Tensor]:
+        """Return memory for the state of a member that has the form of `param`."""
+        dtypes = self.recipe.state_dtypes
+        return {
+            name: torch.empty_like(param.detach(), dtype=dtypes.of(name, param))
+            for name in self.rule(member).state_names
+        }
+
+    def empty_sum(self, param: Tensor) -> Tensor:
+        """Return memory for the sum of a parameter's gradients."""
+        dtype = self.recipe.state_dtypes.of(SUMS, param)
+        return torch.empty_like(param.detach(), dtype=dtype)
+
     def allocate(self) -> None:
         """Make the state tensors, from the optimiser's own where it has some."""
-        self.state = []
-        for member, param in enumerate(self.params):
-            rule = self.rule(member)
-            self.state.append(
-                {
-                    name: torch.full_like(param.detach(), rule.initial(name))
-                    for name in rule.state_names
-                }
-            )
+        self.state = [self.empty_state(member, param) for member, param in enumerate(self.params)]
         self.adopt()
 
     def changed_outside(self) -> bool:
@@ -276,6 +289,7 @@ class OptimizerBinding:
     def adopt(self) -> None:
         """Copy values from `optimizer.state`; what is not there starts afresh."""
         found = False
+        narrow: set[str] = set()
         for member, (param, own) in enumerate(zip(self.params, self.state, strict=True)):
             loaded = self.optimizer.state.get(param) or {}
             for name, tensor in own.items():
@@ -291,6 +305,10 @@ class OptimizerBinding:
                     )
                 if value is not tensor:
                     tensor.copy_(value)
+                if value.dtype in HALVES and tensor.dtype not in HALVES:
+                    narrow.add(f"{name} ({value.dtype})")
+        if narrow:
+            warn_about_narrow_state(narrow)
         steps = read_steps(self.optimizer, self.params)
         for row in self.rows:
             values = {steps[member] for member in row.members}

@@ -43,6 +43,7 @@ from torchkiln.runtime._optimizers import (
 from torchkiln.runtime._outputs import check_finite
 from torchkiln.runtime._precision import warn_if_slow
 from torchkiln.runtime._signature import Signature
+from torchkiln.runtime._state_precision import keep_state_precision
 from torchkiln.runtime._step import StepFunction
 
 _build_lock = threading.RLock()
@@ -229,6 +230,12 @@ class Program:
         assert self._signature is not None
         return self._signature.to_json()
 
+    def describe_state(self) -> dict[str, str]:
+        """Return the dtypes of the optimiser state and gradient sums that the executable takes."""
+        self._require_compiled()
+        assert self._executor is not None
+        return self._executor.state_dtypes()
+
     def adopt_executable(
         self,
         executable: Executable,
@@ -251,6 +258,7 @@ class Program:
 
     def _watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Notice `optimizer.load_state_dict`: it brings state, and numbers such as the rate."""
+        keep_state_precision(optimizer)
         program = weakref.ref(self)
 
         def loaded(changed: torch.optim.Optimizer) -> None:

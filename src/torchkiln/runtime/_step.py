@@ -25,6 +25,7 @@ from torchkiln.runtime._optimizers import OptimizerBinding
 from torchkiln.runtime._recompute import recomputed
 from torchkiln.runtime._recompute_choice import Survey, surveyed
 from torchkiln.runtime._signature import Signature
+from torchkiln.runtime._state_dtypes import HALVES, widened
 
 _DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 
@@ -211,7 +212,12 @@ def apply_update(
     with torch.no_grad():
         count = options.micro_batches_per_update
         if options.reduction is Reduction.MEAN and count > 1:
-            grads = {member: grad * (1.0 / count) for member, grad in grads.items()}
+            # Sums in half precision are means already, see `Entries.accumulate`.
+            grads = {
+                member: grad if grad.dtype in HALVES else grad * (1.0 / count)
+                for member, grad in grads.items()
+            }
+        grads = {member: widened(grad) for member, grad in grads.items()}
         if recipe.scales_loss:
             inverse = global_scalars[2]
             grads = {member: grad * inverse.to(grad.dtype) for member, grad in grads.items()}

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from torchkiln.runtime._state_dtypes import widened
+
 Group = Mapping[str, Any]
 
 
@@ -49,7 +51,7 @@ class UpdateRule(abc.ABC):
 
 def _widen(*tensors: Tensor) -> list[Tensor]:
     """Half precision is updated in float32 and rounded once, when it is written back."""
-    return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
+    return [widened(tensor) for tensor in tensors]
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,43 @@ def test_mistakes_of_the_network_are_named_on_one_line(tiny_args, capsys):
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"run: " + b"[" * 3000 + b"]" * 3000, "nested deeper"),
+        (b"a: &a [*a]", "stands for nothing"),
+        (b"run: {seed: 1}\nrun: {seed: 2}", "line 2: the key 'run' is there twice"),
+        (b"run: {seed: \xff}", "line 1: this is no text"),
+        (
+            b"\n".join(
+                [b"a: &a [1]", b"b: &b [" + b"*a," * 200 + b"]", b"c: [" + b"*b," * 99 + b"]"]
+            ),
+            "aliases repeat",
+        ),
+        (b"run: [", "neither YAML nor JSON"),
+        (b"3", "no names with values"),
+        (b"", "no names with values"),
+    ],
+)
+def test_damaged_config_files_are_named(tmp_path, content, message):
+    path = tmp_path / "wrong.yml"
+    path.write_bytes(content)
+    for args in (["--config", str(path)], [f"--config={path}"]):
+        with pytest.raises(OptionsError, match=message) as caught:
+            read_settings(args)
+        assert "wrong.yml" in str(caught.value)
+
+
+def test_a_missing_config_file_is_named(tmp_path):
+    with pytest.raises(OptionsError, match=r"none\.yml"):
+        read_settings(["--config", str(tmp_path / "none.yml")])
+
+
+def test_deep_values_of_flags_are_our_error():
+    with pytest.raises(OptionsError):
+        read_settings(["network=" + "[" * 3000 + "]" * 3000])
+
+
 def test_help_needs_no_torch():
     code = (
         "import sys; from torchkiln.cli import main\n"

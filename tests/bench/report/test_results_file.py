@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import json
 import math
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,12 @@ def test_missing_series_are_named(tmp_path):
         ("[1]", "not a results file"),
         ('{"version": 99}', "version 99"),
         ('{"version": 1}', "is damaged: KeyError"),
+        ('{"a":' * 2000 + "1" + "}" * 2000, "nested deeper"),
+        ("[" * 100_000, "nested deeper"),
+        ("\0", "not a results file"),
+        ('{"version": 1, "series": {"file": "/dev/zero", "sha256": ""}}', "beside it"),
+        ('{"version": 1, "series": {"file": "../a.npz", "sha256": ""}}', "beside it"),
+        ('{"version": 1, "series": {"file": 3, "sha256": ""}}', "beside it"),
     ],
 )
 def test_other_files_are_refused(tmp_path, text, message):
@@ -142,3 +150,38 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_the_record_fits_on_one_line():
     assert "\n" not in json.dumps(to_record(sample_run()), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("packing", 3),
+        ("packing", {"nodes": "much"}),
+        ("epochs", [3]),
+        ("epochs", {"a": 1}),
+        ("validation", 3),
+        ("test", {"mae": "spam"}),
+        ("settings", 3),
+        ("compile_seconds", []),
+    ],
+)
+def test_results_of_other_forms_are_named(tmp_path, key, value):
+    path, _ = save_result(sample_run(num_epochs=1, num_molecules=10), tmp_path)
+    record = json.loads(path.read_text())
+    record[key] = value
+    path.write_text(json.dumps(record))
+    with pytest.raises(StoreError, match=r"results\.json is damaged"):
+        load_result(path)
+
+
+def test_series_that_claim_a_terabyte_are_named(tmp_path):
+    path, series = save_result(sample_run(num_epochs=1, num_molecules=10), tmp_path)
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }"
+    header += b" " * (117 - len(header)) + b"\n"
+    with zipfile.ZipFile(series, "w") as archive:
+        archive.writestr("step.npy", b"\x93NUMPY\x01\x00" + b"\x76\x00" + header)
+    record = json.loads(path.read_text())
+    record["series"]["sha256"] = hashlib.sha256(series.read_bytes()).hexdigest()
+    path.write_text(json.dumps(record))
+    with pytest.raises(StoreError, match=r"results\.npz.*claims an array"):
+        load_result(path)

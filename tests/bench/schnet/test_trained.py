@@ -179,3 +179,30 @@ def test_checkpoints_of_something_else_are_refused(tmp_path, facts, reason):
     store.save(tensors, {**saved, **facts, "model": model})
     with pytest.raises(CheckpointError, match=re.escape(reason)):
         load_trained(tmp_path / "net")
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"hidden_channels": 10**7},
+        {"num_interactions": 10**9},
+        {"num_gaussians": 10**9},
+        {"hidden_channels": "many"},
+        {"num_interactions": None},
+    ],
+)
+def test_sizes_that_the_weights_do_not_have_are_refused_before_memory_is_made(tmp_path, sizes):
+    path = tmp_path / "model"
+    save(path)
+    tensors, facts = CheckpointStore(path).load()
+    facts["model"] |= sizes
+    CheckpointStore(path).save(tensors, facts)
+    with pytest.raises(CheckpointError, match="holds no trained SchNet"):
+        load_trained(path)
+
+
+@pytest.mark.parametrize("facts", [{}, {"model": 3}, {"model": [], "transform": 3}])
+def test_checkpoints_of_other_things_are_named(tmp_path, facts):
+    CheckpointStore(tmp_path / "model").save({"model/a": torch.zeros(1)}, facts)
+    with pytest.raises(CheckpointError, match="model holds no trained SchNet"):
+        load_trained(tmp_path / "model")

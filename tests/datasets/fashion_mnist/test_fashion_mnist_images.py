@@ -70,7 +70,7 @@ def strange_label(content):
     ("spoil", "words"),
     [
         (cut, "is truncated: it holds 47 bytes instead of 48"),
-        (lengthened, "is too long: it holds 49 bytes instead of 48"),
+        (lengthened, "is too long: it holds more than the 48"),
         (other_kind, r"begins with \[2050, 40\] instead of \[2049, 40\]"),
         (strange_label, "has label 200 at 38"),
         (lambda content: b"", r"begins with \[\]"),

@@ -242,7 +242,7 @@ def test_damaged_texts_are_store_errors(tmp_path):
     content[-4] ^= 0xFF
     path.write_bytes(content)
     damaged = GraphStore.open(tmp_path / "store")
-    with pytest.raises(StoreError, match=r"text of the store is damaged .* verify=True"):
+    with pytest.raises(StoreError, match=r"name\.npy is damaged.*build the store again"):
         damaged[7]
 
 

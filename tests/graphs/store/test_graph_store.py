@@ -191,6 +191,13 @@ def plain(**more):
     return Data(x=torch.rand(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]), **more)
 
 
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("graphs", "message"),
     [
@@ -204,6 +211,7 @@ def plain(**more):
         ([plain(batch=torch.zeros(3, dtype=int))], "'batch'"),
         ([plain(a={"b": 1})], "'a' of type dict"),
         ([plain(a=(1, 2))], "'a' of type tuple"),
+        ([plain(a=nested(10**4))], "'a' of type list"),
         ([plain(a=np.zeros(3))], "'a' of type ndarray"),
         ([plain(a=torch.eye(3).to_sparse())], "dense tensor"),
         ([plain(a=2**70)], "does not fit into int64"),

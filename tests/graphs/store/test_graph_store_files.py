@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from _stored_graphs import rich_graphs
 
-from torchkiln.core import StoreError
+from torchkiln.core import StoreError, clean_leftovers, is_temporary
 from torchkiln.graphs.store._store import GraphStore
 
 
@@ -92,9 +93,98 @@ def test_a_killed_build_leaves_nothing_that_opens(tmp_path):
     assert process.exitcode == -signal.SIGKILL
     assert not directory.exists()
     (left,) = tmp_path.iterdir()
+    assert is_temporary(left)
     with pytest.raises(StoreError, match="not a graph store"):
         GraphStore.open(left)
+    clean_leftovers(tmp_path)  # what the next process does before it writes there
+    assert list(tmp_path.iterdir()) == []
     assert len(GraphStore.build(rich_graphs(), directory, progress=False)) == 12
+
+
+def killed_after(calls, directory):
+    """Replace a store and be killed after so many renames."""
+    rename, left = Path.rename, [calls]
+
+    def counted(self, target):
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+        return rename(self, target)
+
+    Path.rename = counted
+    shutil.rmtree = lambda *_, **__: None  # nor does it get so far as to clean up
+    GraphStore.from_dataset(rich_graphs(3), progress=False).save(directory, overwrite=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("renames", "graphs"), [(0, 12), (1, 12), (2, 3)])
+@pytest.mark.parametrize("again", ["open", "build"])
+def test_a_store_is_never_lost_when_replacing_it_is_killed(directory, renames, graphs, again):
+    process = multiprocessing.get_context("fork").Process(
+        target=killed_after, args=(renames, directory)
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    clean_leftovers(directory.parent)
+    if again == "open":
+        assert len(GraphStore.open(directory, verify=True)) == graphs
+    else:
+        with pytest.raises(StoreError, match="exists already"):
+            GraphStore.build(rich_graphs(), directory, progress=False)
+        assert len(GraphStore.build(rich_graphs(5), directory, overwrite=True, progress=False)) == 5
+    assert [path.name for path in directory.parent.iterdir()] == ["store"]
+
+
+def replace_again_and_again(directory, failures):
+    try:
+        for count in range(1, 12):
+            GraphStore.from_dataset(rich_graphs(2 + count % 3), progress=False).save(
+                directory, overwrite=True
+            )
+    except BaseException as error:
+        failures.put(repr(error))
+
+
+def test_a_store_can_be_opened_while_others_replace_it(directory):
+    context = multiprocessing.get_context("fork")
+    failures = context.Queue()
+    processes = [
+        context.Process(target=replace_again_and_again, args=(directory, failures)) for _ in "ab"
+    ]
+    for process in processes:
+        process.start()
+    opened = []
+    while any(process.is_alive() for process in processes):
+        opened.append(len(GraphStore.open(directory)))
+    for process in processes:
+        process.join()
+    assert failures.empty()
+    assert set(opened) <= {12, 2, 3, 4}
+    assert [path.name for path in directory.parent.iterdir()] == ["store"]
+
+
+def test_a_new_store_follows_the_umask_which_stays_as_it_is(tmp_path, monkeypatch):
+    def forbidden(_mask):
+        raise AssertionError("the umask belongs to the whole process")
+
+    before = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", forbidden)
+        GraphStore.build(rich_graphs(3), tmp_path / "store", progress=False)
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert (tmp_path / "store").stat().st_mode & 0o777 == 0o750
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "store").iterdir()} == {0o640}
+
+
+def test_what_a_link_leads_to_is_replaced(directory, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(directory)
+    assert len(GraphStore.build(rich_graphs(3), link, overwrite=True, progress=False)) == 3
+    assert link.is_symlink()
+    assert len(GraphStore.open(directory)) == 3
 
 
 def test_a_truncated_column_is_found_at_once(directory):
@@ -117,6 +207,22 @@ def test_a_flipped_bit_is_found_by_verification(directory):
     path.write_bytes(content)
     with pytest.raises(StoreError, match=r"-x.npy is damaged.*build the store again"):
         GraphStore.open(directory, verify=True)
+    store = GraphStore.open(directory)
+    with pytest.raises(StoreError, match=r"-x.npy is damaged.*build the store again"):
+        store[-1]
+
+
+def test_a_store_of_the_version_before_is_to_be_built_again(directory):
+    path = directory / "store.json"
+    path.write_text(path.read_text().replace('"version": 2', '"version": 1'))
+    with pytest.raises(StoreError, match=r"has version 1 .*build the store again"):
+        GraphStore.open(directory)
+
+
+def test_a_deeply_nested_header_is_refused(directory):
+    (directory / "store.json").write_text("[" * 10**5)
+    with pytest.raises(StoreError, match=r"store\.json is damaged"):
+        GraphStore.open(directory)
 
 
 def test_a_column_of_another_shape_is_found(directory):
@@ -132,7 +238,7 @@ def test_offsets_that_lead_outside_are_found_without_verification(directory):
     content = bytearray(path.read_bytes())
     content[-16:-8] = (10**9).to_bytes(8, "little")
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="contradict"):
+    with pytest.raises(StoreError, match=r"nodes\.npy is damaged"):
         GraphStore.open(directory)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
+from torchkiln.bench._config_flags import check_config_flags
 from torchkiln.bench.cosmic._settings import Settings
 from torchkiln.core import OptionsError
 
@@ -35,9 +36,11 @@ def read_settings(args: Sequence[str], prog: str = "cosmic_tagger.py") -> Settin
         OptionsError: A flag, key or value is unknown or wrong; the message says which.
     """
     parser = make_parser(prog)
+    spelled = [_spelled(arg) for arg in args]
+    check_config_flags(spelled)
     try:
-        built = parser.instantiate(parser.parse_args([_spelled(arg) for arg in args]))
-    except (ArgumentError, ValueError) as error:
+        built = parser.instantiate(parser.parse_args(spelled))
+    except (ArgumentError, ValueError, RecursionError) as error:
         raise OptionsError(_readable(error)) from error
     return Settings(**{entry.name: built[entry.name] for entry in dataclasses.fields(Settings)})
 

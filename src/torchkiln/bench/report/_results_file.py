@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 import math
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import numpy.typing as npt
 
 from torchkiln.bench.report._record import EpochRecord, RunResult, ValidationResult
 from torchkiln.bench.report._series_aside import kept_aside, read_aside
-from torchkiln.core import StoreError, write_atomic
+from torchkiln.core import StoreError, parse_json, read_npz, write_atomic
 
 VERSION = 1
 RESULTS_NAME = "results.json"
@@ -86,19 +85,27 @@ def load_result(path: Path) -> RunResult:
     """
     path = path / RESULTS_NAME if path.is_dir() else path
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        version = record["version"]
+        content = path.read_bytes()
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is not a results file of a run: {error!r}") from error
+    try:
+        record = parse_json(content, path.name)
+        version = record["version"]
+    except (StoreError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is not a results file of a run: {error}") from error
     if version != VERSION:
         raise StoreError(
             f"{path} has version {version!r}, this Torchkiln reads version {VERSION}; "
             "use the one that wrote it"
         )
     try:
-        series = _read_series(path.parent / record["series"]["file"], record["series"]["sha256"])
+        name = record["series"]["file"]
+        if name != SERIES_NAME:
+            raise StoreError(f"{path} names {name!r} for its series; {SERIES_NAME} lies beside it")
+        series = _read_series(path.parent / name, record["series"]["sha256"])
+        for key in ("settings", "dataset", "model", "machine"):
+            if not isinstance(record[key], dict):
+                raise TypeError(f"{key} is {type(record[key]).__name__}")
         steps = zip(series["step"].tolist(), series["step_loss"].tolist(), strict=True)
         return RunResult(
             status=record["status"],
@@ -117,9 +124,9 @@ def load_result(path: Path) -> RunResult:
             test=_read_split("test", record, series),
             note=record["note"],
         )
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, StoreError):
-            raise
+    except StoreError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise StoreError(f"{path} is damaged: {error!r}; run the benchmark again") from error
 
 
@@ -179,11 +186,7 @@ def _read_series(path: Path, sha256: str) -> dict[str, npt.NDArray[Any]]:
         content = read_aside(path, sha256) or b""
     if not content:
         raise StoreError(f"{path} is damaged or belongs to another run; run the benchmark again")
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return dict(file)
-    except zipfile.BadZipFile as error:
-        raise StoreError(f"{path} is not an npz file: {error}") from error
+    return read_npz(io.BytesIO(content), path)
 
 
 def _read_split(
@@ -203,4 +206,6 @@ def _read_split(
 
 def _number(value: Any) -> Any:
     """Turn "NaN" and "Infinity" back into numbers; ints stay ints."""
+    if not isinstance(value, str | int | float | None):
+        raise TypeError(f"{type(value).__name__} instead of a number")
     return float(value) if isinstance(value, str) else value

@@ -64,13 +64,13 @@ def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
         try:
             values = read_config(path)
             parser.parse_object(values)
-        except (ArgumentError, OptionsError) as error:
+        except (ArgumentError, OptionsError, RecursionError) as error:
             raise OptionsError(f"config file {path}: {_readable(error)}") from error
         merged = merge_settings(merged, values)
     try:
         base = parser.parse_object(merged) if merged else None
         built = parser.instantiate(parser.parse_args(flags, namespace=base))
-    except (ArgumentError, ValueError) as error:
+    except (ArgumentError, ValueError, RecursionError) as error:
         raise OptionsError(_readable(error)) from error
     return Settings(**{name: getattr(built, name) for name in field_names(Settings)})
 

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import get_loader as get_value_loader
 
 from torchkiln.bench.schnet._settings import Settings
-from torchkiln.core import Options, OptionsError
+from torchkiln.core import Options, OptionsError, check_yaml, read_text
 
 OPTIONS_KEY = "dataset_factory.options"
 _ENUM_OPTIONS = ("input_grouping", "output_mode", "reduction", "backend", "precision")
@@ -74,7 +73,7 @@ def read_options(value: str) -> dict[str, Any] | None:
     if value == "null":
         return None
     is_text = "{" in value or ":" in value
-    return _parse_mapping(value) if is_text else _load_mapping(value)
+    return _parse_mapping(value, OPTIONS_KEY) if is_text else _load_mapping(value)
 
 
 def spell_options(values: Any) -> Any:
@@ -136,38 +135,21 @@ def contradiction(first: str, first_value: Any, second: str, second_value: Any) 
 
 
 def _load_mapping(path: str | Path) -> dict[str, Any]:
-    try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionsError(f"cannot read {path}: {error}") from error
-    return _parse_mapping(text)
+    return _parse_mapping(read_text(Path(path).expanduser(), error=OptionsError), path)
 
 
-def _parse_mapping(text: str) -> dict[str, Any]:
+def _parse_mapping(text: str, label: object) -> dict[str, Any]:
+    # First, each node once: what aliases would blow up never reaches a loader or the parser.
+    check_yaml(text, label, error=OptionsError)
     try:
-        twice = _repeated_key(yaml.compose(text, yaml.SafeLoader))
         values = get_value_loader("yaml")(text)  # JSON is YAML, too
     except Exception as error:  # whatever the loader of jsonargparse raises
         raise OptionsError(f"neither YAML nor JSON: {error}") from error
-    if twice is not None:
-        raise OptionsError(f"the key {twice!r} is there twice; remove one of them")
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise OptionsError(f"expected names with values, got {str(values)[:60]!r}")
     return values
-
-
-def _repeated_key(node: yaml.Node | None) -> str | None:
-    """Return a key that one mapping has twice: loaders take the last one without a word."""
-    if isinstance(node, yaml.SequenceNode):
-        return next(filter(None, map(_repeated_key, node.value)), None)
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    names = [str(key.value) for key, _ in node.value]
-    repeated = (name for name in names if names.count(name) > 1)
-    inner = (_repeated_key(value) for _, value in node.value)
-    return next(filter(None, (*repeated, *inner)), None)
 
 
 def _leaves(values: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -180,7 +162,7 @@ def _leaves(values: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[tup
         if value is None:
             continue
         if not isinstance(value, Mapping):
-            raise OptionsError(f"{name} is a group of settings, got {value!r}")
+            raise OptionsError(f"{name} is a group of settings, got {str(value)[:60]}")
         for inner, entry in value.items():
             yield f"{name}.{inner}", entry
 

@@ -188,12 +188,13 @@ def load_trained(directory: str | os.PathLike[str]) -> TrainedModel:
     tensors, facts = store.load()
     weights = _below("average", tensors) or _below("model", tensors)
     try:
+        _require_size(facts["model"], weights)
         model = SchNet(**facts["model"])
         model.load_state_dict(weights)
         transform = TargetTransform.from_dict(facts["transform"])
         trained = TrainedModel(model.eval().requires_grad_(False), transform, facts)
         missing = {"k", "cutoff_angstrom", "elements"} - set(facts["dataset"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, MemoryError) as error:
         raise CheckpointError(
             f"{path} holds no trained SchNet ({type(error).__name__}: {error}); name a model that "
             "`torchkiln bench` trained"
@@ -201,6 +202,17 @@ def load_trained(directory: str | os.PathLike[str]) -> TrainedModel:
     if missing:
         raise CheckpointError(f"the checkpoint in {path} does not say {', '.join(sorted(missing))}")
     return trained
+
+
+def _require_size(arguments: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Raise for a model larger than the weights that there are, before memory is made for it."""
+    there = sum(tensor.numel() for tensor in weights.values())
+    features, filters, gaussians = (
+        arguments.get(name) or 1 for name in ("hidden_channels", "num_filters", "num_gaussians")
+    )
+    largest = max(features * filters, features**2 // 2, gaussians * filters)
+    if largest > there or arguments.get("num_interactions", 0) > len(weights):
+        raise ValueError(f"its {there:,} weights are too few for the sizes {dict(arguments)}")
 
 
 def trained_models(root: Path) -> list[str]:

@@ -22,6 +22,9 @@ from torchkiln.datasets.cosmic._files import GROUPS, LABEL_GROUP, WIRE_GROUP, fi
 if TYPE_CHECKING:
     import h5py
 
+# Of a plane; CosmicTagger's has 2.6 million.
+_MAX_PIXELS = 100_000_000
+
 
 @final
 class Larcv3Events:
@@ -62,7 +65,7 @@ class Larcv3Events:
         within = index - (int(self._ends[number - 1]) if number else 0)
         try:
             return _read_event(self._open(number), within)
-        except (OSError, KeyError, ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever h5py raises for tables of other kinds and shapes
             raise StoreError(
                 f"event {within} of {path} cannot be read: {str(error).strip(chr(34))}; copy the "
                 "file again, or leave it out"
@@ -96,7 +99,15 @@ def _read_event(file: h5py.File, index: int) -> CosmicEvent:
             raise ValueError(f"{WIRE_GROUP} and {LABEL_GROUP} have other pixels in plane {plane}")
         planes.append(np.full(len(ids[plane]), plane, np.uint8))
     num_wires, num_ticks = sizes
+    if not 0 < num_wires * num_ticks <= _MAX_PIXELS or min(sizes) < 1:
+        raise ValueError(
+            f"{num_wires} wires x {num_ticks} ticks are no image; up to {_MAX_PIXELS:,} pixels are "
+            "read"
+        )
     pixels, kinds = np.concatenate(ids), np.concatenate(labels)
+    signals = np.concatenate(values)
+    if not np.isfinite(signals).all():
+        raise ValueError(f"{WIRE_GROUP} has signals that are not finite")
     if len(pixels) and int(pixels.max()) >= num_wires * num_ticks:
         raise ValueError(
             f"pixel {int(pixels.max())} lies outside of {num_wires} wires x {num_ticks} ticks"
@@ -107,7 +118,7 @@ def _read_event(file: h5py.File, index: int) -> CosmicEvent:
         planes=np.concatenate(planes),
         ticks=(pixels % num_ticks).astype(np.int32),
         wires=(pixels // num_ticks).astype(np.int32),
-        values=np.concatenate(values),
+        values=signals,
         labels=kinds.astype(np.uint8),
         height=num_ticks,
         width=num_wires,

@@ -82,7 +82,7 @@ def _read(path: Path, magic: int, sizes: tuple[int, ...]) -> NDArray[np.uint8]:
     expected = len(header) + math.prod(sizes)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read()
+            content = file.read(expected + 1)  # what is longer is another file anyway
     except (OSError, EOFError, zlib.error) as error:
         raise StoreError(f"{path} is damaged ({error}); copy it again") from error
     start = content[: len(header)]
@@ -93,10 +93,12 @@ def _read(path: Path, magic: int, sizes: tuple[int, ...]) -> NDArray[np.uint8]:
             "sizes); it is another file, copy it again"
         )
     if len(content) != expected:
-        fault = "truncated" if len(content) < expected else "too long"
-        raise StoreError(
-            f"{path} is {fault}: it holds {len(content)} bytes instead of {expected}; copy it again"
+        fault = (
+            f"truncated: it holds {len(content)} bytes instead of"
+            if len(content) < expected
+            else "too long: it holds more than the"
         )
+        raise StoreError(f"{path} is {fault} {expected} that it should have; copy it again")
     array = np.frombuffer(content, np.uint8, offset=len(header)).reshape(sizes)
     if magic == _LABELS and array.max() > 9:
         index = int(array.argmax())

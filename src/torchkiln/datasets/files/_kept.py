@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from torchkiln.core import parse_json
 from torchkiln.datasets._array_cache import Arrays, cached_arrays
 from torchkiln.datasets.molecules._molecules import Molecules
 
@@ -17,6 +18,7 @@ from torchkiln.datasets.molecules._molecules import Molecules
 _FORMAT = 1
 # Smaller files are read about as fast as what is kept of them.
 _WORTH_BYTES = 20_000_000
+_NAMES = ("offsets", "z", "pos", "targets", "texts")
 
 
 def kept_molecules(files: Iterable[Path], read: Callable[[], Molecules]) -> Molecules:
@@ -30,7 +32,9 @@ def kept_molecules(files: Iterable[Path], read: Callable[[], Molecules]) -> Mole
     seen = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in facts]
     key = hashlib.sha256(repr((_FORMAT, seen)).encode()).hexdigest()[:16]
     # The name is one that `torchkiln data clear` knows.
-    return _to_molecules(cached_arrays(f"qm9-files-{key}", lambda: _to_arrays(read())))
+    return _to_molecules(
+        cached_arrays(f"qm9-files-{key}", lambda: _to_arrays(read()), names=_NAMES)
+    )
 
 
 def _to_arrays(molecules: Molecules) -> Arrays:
@@ -44,7 +48,7 @@ def _to_arrays(molecules: Molecules) -> Arrays:
 
 
 def _to_molecules(arrays: Arrays) -> Molecules:
-    source, names, targets = json.loads(arrays["texts"].tobytes())
+    source, names, targets = parse_json(arrays["texts"].tobytes(), "texts of kept molecules")
     return Molecules(
         offsets=arrays["offsets"],
         z=arrays["z"],

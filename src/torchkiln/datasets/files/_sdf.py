@@ -14,7 +14,7 @@ from torchkiln.datasets.files._text_lines import TextLines, shorten
 
 _RECORD_END = "$$$$"
 _HEADER_LINES = 4
-_FIELD = re.compile(r">.*?<(?P<name>[^>]+)>")
+_FIELD = re.compile(r">[^<]*<(?P<name>[^>]+)>")
 
 
 def read_sdf(lines: TextLines, builder: MoleculeBuilder) -> None:
@@ -81,9 +81,11 @@ def _read_counts(lines: TextLines, record: Record) -> tuple[int, int]:
     words = text.split()
     for atoms, bonds in ((text[:3], text[3:6]), (words[:1], words[1:2])):
         try:
-            return int("".join(atoms)), int("".join(bonds))
+            counts = int("".join(atoms)), int("".join(bonds))
         except ValueError:
             continue
+        if min(counts) >= 0:
+            return counts
     raise lines.error(
         f"the numbers of atoms and bonds should stand in the fourth line of a record, not "
         f"{shorten(text)}",

@@ -9,6 +9,7 @@ from torchkiln.datasets.files._sdf_record import Record, element_of
 from torchkiln.datasets.files._text_lines import TextLines, shorten
 
 _PREFIX = "M  V30 "
+_MAX_DIGITS = 18  # of a number of atoms
 
 
 def read_v3000(lines: TextLines, record: Record) -> tuple[list[int], list[float], int]:
@@ -46,7 +47,7 @@ def _read_line_by_line(lines: TextLines, record: Record) -> tuple[list[int], lis
         number = record.number(position)
         words = text.split()
         if words[:1] == ["COUNTS"]:
-            if len(words) < 2 or not words[1].isdecimal():
+            if len(words) < 2 or not words[1].isdecimal() or len(words[1]) > _MAX_DIGITS:
                 raise lines.error(f"{shorten(text)} has no number of atoms", number)
             promised = int(words[1])
         elif words == ["BEGIN", "ATOM"]:

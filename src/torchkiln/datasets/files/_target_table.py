@@ -50,25 +50,32 @@ def read_target_table(path: Path) -> TargetTable:
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file))
+            reader = csv.reader(file)
+            rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise StoreError(f"{path} is no table of targets: {error}") from error
-    header, *body = rows or [[]]
+    (_, header), *rest = rows or [(1, [])]
     # A blank line at the end is no row.
-    body = [row for row in body if row]
-    if not header or not body:
+    numbered = [(number, row) for number, row in rest if row]
+    if not header or not numbered:
         raise StoreError(f"{path}, line 1: a header with names and a row for each molecule wanted")
-    for number, row in enumerate(body, 2):
+    for number, row in numbered:
         if len(row) != len(header):
             raise StoreError(
                 f"{path}, line {number}: {len(row)} cells, but the header has {len(header)}; the "
                 "file may be cut off"
             )
+    body = [row for _, row in numbered]
     texts = [i for i, cell in enumerate(body[0]) if not _is_number(cell)]
     numeric = [i for i in range(len(header)) if i not in texts]
     if not numeric:
         raise StoreError(f"{path}, line 2: there is no number among {body[0]}")
-    columns = {header[i].strip(): _column(path, header[i], i, body) for i in numeric}
+    twice = [
+        name for name, count in Counter(header[i].strip() for i in numeric).items() if count > 1
+    ]
+    if twice:
+        raise StoreError(f"{path}, line 1: two columns are called {twice[0]!r}; rename one of them")
+    columns = {header[i].strip(): _column(path, header[i], i, numbered) for i in numeric}
     names = [row[texts[0]].strip() for row in body] if texts else None
     if set(TARGET_COLUMNS) <= columns.keys():
         columns = {
@@ -124,11 +131,13 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _column(path: Path, name: str, index: int, rows: list[list[str]]) -> NDArray[np.float64]:
+def _column(
+    path: Path, name: str, index: int, rows: list[tuple[int, list[str]]]
+) -> NDArray[np.float64]:
     try:
-        return np.array([float(row[index] or math.nan) for row in rows])
+        return np.array([float(row[index] or math.nan) for _, row in rows])
     except ValueError:
-        number = next(n for n, row in enumerate(rows, 2) if not _is_number(row[index]))
+        number, row = next((n, row) for n, row in rows if not _is_number(row[index]))
         raise StoreError(
-            f"{path}, line {number}: {name.strip()!r} is {rows[number - 2][index]!r}, not a number"
+            f"{path}, line {number}: {name.strip()!r} is {row[index]!r}, not a number"
         ) from None

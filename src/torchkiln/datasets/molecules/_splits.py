@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.core import OptionsError, StoreError
+from torchkiln.core import OptionsError, StoreError, parse_json, read_npz, read_text
 
+# Twenty million indices; what is larger is not a split.
+_MAX_JSON_BYTES = 200_000_000
 SPLITS = ("train", "validation", "test")
 # The split of the SchNet papers on QM9; what is left is for the test.
 _SCHNET = (110_000, 10_000)
@@ -154,11 +154,10 @@ def _read_split(path: Path, num_molecules: int) -> Indices:
         raise OptionsError(f"there is no file {path}; a split is {_FORMS}")
     try:
         if path.suffix == ".json":
-            content: Any = json.loads(path.read_text(encoding="utf-8"))
+            content: Any = parse_json(read_text(path, max_bytes=_MAX_JSON_BYTES), path.name)
         else:
-            with np.load(path, allow_pickle=False) as kept:
-                content = dict(kept)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            content = read_npz(path, "it")
+    except StoreError as error:
         raise StoreError(f"{path} is no split: {error}; wanted is {_FORMS}") from error
     if not isinstance(content, Mapping):
         raise StoreError(f"{path} holds no lists of indices by name; wanted is {_FORMS}")
@@ -174,7 +173,10 @@ def _checked(content: Mapping[str, Any], num_molecules: int, where: str) -> Indi
                 f"{where} has no {name!r} (it has {', '.join(map(repr, content))}); give a list of "
                 "indices, empty if there are none"
             )
-        indices = np.asarray(found)
+        try:
+            indices = np.asarray(found)
+        except ValueError:  # rows of different lengths
+            indices = np.zeros((1, 1), dtype=object)
         if indices.size == 0:
             indices = np.zeros(0, dtype=np.int64)
         if indices.ndim != 1 or indices.dtype.kind not in "iu":

@@ -126,7 +126,8 @@ def qm9_arrays(source: Path | None = None, *, progress: bool = True) -> QM9Array
         whole = build_arrays(folder, progress=progress)
         return {field.name: getattr(whole, field.name) for field in dataclasses.fields(whole)}
 
-    return QM9Arrays(**cached_arrays(_kept_name(folder), build))
+    names = [field.name for field in dataclasses.fields(QM9Arrays)]
+    return QM9Arrays(**cached_arrays(_kept_name(folder), build, names=names))
 
 
 def kept_path(folder: Path) -> Path:
@@ -154,7 +155,7 @@ def build_arrays(folder: Path, *, progress: bool = False) -> QM9Arrays:
     ) as bar:
         for table in read_chunks(folder):
             tables.append(table)
-            bonds.append(derive_bonds(table))
+            bonds.append(_bonds_of(table, folder))
             bar.update(len(table.index))
     index = np.concatenate([table.index for table in tables])
     if (np.diff(index) <= 0).any():
@@ -170,6 +171,17 @@ def build_arrays(folder: Path, *, progress: bool = False) -> QM9Arrays:
         bond_orders=np.concatenate([bond.orders for bond in bonds]),
         targets=np.concatenate([published_targets(table) for table in tables]),
     )
+
+
+def _bonds_of(table: MoleculeTable, folder: Path) -> Bonds:
+    try:
+        return derive_bonds(table)
+    # Molecules that QM9 does not have, such as one of hydrogen alone, end in any kind of error.
+    except (StoreError, IndexError, ValueError, KeyError) as error:
+        raise StoreError(
+            f"{folder}, molecules gdb_{table.index[0]} to gdb_{table.index[-1]}: {error}; install "
+            "qm9pack anew"
+        ) from error
 
 
 def _joined_offsets(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -145,7 +145,7 @@ def _reordered(
 
 
 def _misfit(index: int) -> StoreError:
-    return StoreError(f"gdb_{index}: the geometry does not fit its SMILES; install qm9pack anew")
+    return StoreError(f"gdb_{index}: the geometry does not fit its SMILES")
 
 
 def _lengths(pos: NDArray[np.float64], bonds: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -18,6 +19,9 @@ from torchkiln.datasets.qm9._published_xyz import is_published_xyz, read_publish
 from torchkiln.datasets.qm9._source import PARTS
 from torchkiln.datasets.qm9._targets import QM9_TARGETS, to_molecules
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _SDF = "gdb9.sdf"
 _LEFT_OUT = "uncharacterized.txt"
 _PROCESSED = Path("processed") / "data_v3.pt"
@@ -25,11 +29,6 @@ _FORMS = (
     f"the tables of qm9pack ({PARTS[0]}, ...), a root of PyG's QM9 (raw/{_SDF} and raw/{_SDF}.csv, "
     f"or {_PROCESSED}), the published xyz files of QM9, or files of structures "
     f"({', '.join(MOLECULE_SUFFIXES)})"
-)
-# What torch and we may stumble over in a file that is damaged or of another kind.
-_NOT_AS_WRITTEN = (
-    *(OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError, EOFError),
-    *(AttributeError, pickle.UnpicklingError),
 )
 
 
@@ -120,7 +119,11 @@ def _read_left_out(path: Path) -> set[str]:
         )
         return set()
     # As PyG reads it: nine lines of explanation before the list, one with the sum after it.
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[9:-2]
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}; copy it again") from error
+    lines = text.split("\n")[9:-2]
     names = set()
     for number, line in enumerate(lines, 10):
         if not line.split() or not line.split()[0].isdecimal():
@@ -129,6 +132,13 @@ def _read_left_out(path: Path) -> set[str]:
             )
         names.add(f"gdb_{line.split()[0]}")
     return names
+
+
+def _require_held(tensors: Sequence[Tensor], path: Path) -> None:
+    """Raise for tensors larger than their file: a few bytes can be viewed as any number."""
+    size = path.stat().st_size
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > size:
+        raise ValueError(f"tensors claim more than the {size:,} bytes of the file")
 
 
 def _read_processed(path: Path) -> Molecules:
@@ -140,6 +150,7 @@ def _read_processed(path: Path) -> Molecules:
         with path.open("rb") as file:
             # Tensors and nothing else: a pickle that would run code is refused.
             values, slices = torch.load(file, weights_only=True)[:2]
+        _require_held([*(values[key] for key in ("y", "z", "pos")), slices["z"]], path)
         y = values["y"].double().numpy()
         offsets = slices["z"].numpy()
         names = values.get("name")
@@ -151,7 +162,7 @@ def _read_processed(path: Path) -> Molecules:
             targets={target: y[:, column] for target, (column, _) in QM9_TARGETS.items()},
             source=str(path),
         )
-    except _NOT_AS_WRITTEN as error:
+    except Exception as error:  # a damaged file or one of another kind lets torch raise anything
         # torch's own words would advise to run what is in the file.
         raise StoreError(
             f"{path} is cut off or not what PyG's QM9 writes, which is tensors "

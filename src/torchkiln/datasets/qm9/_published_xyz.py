@@ -45,10 +45,7 @@ def read_published_xyz(paths: Sequence[Path], *, source: str, progress: bool) ->
     sizes: list[int] = []
     positions: list[float] = []
     for path in tqdm(paths, desc="Reading QM9", unit=" files", disable=None if progress else True):
-        try:
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError as error:
-            raise unreadable(path, error) from error
+        lines = _read_lines(path)
         size, index, values = _read_head(path, lines)
         for number, line in enumerate(lines[2 : 2 + size], 3):
             z, position = _read_atom(path, number, line)
@@ -73,6 +70,14 @@ def read_published_xyz(paths: Sequence[Path], *, source: str, progress: bool) ->
         targets=qm9_targets(published_targets(table)),
         source=source,
     )
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of a small file; names in it may have letters that are no UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}; copy it again") from error
 
 
 def _read_head(path: Path, lines: list[str]) -> tuple[int, int, list[float]]:

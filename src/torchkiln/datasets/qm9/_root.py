@@ -14,6 +14,7 @@ from torchkiln.core import (
     StoreError,
     atomic_path,
     file_lock,
+    parse_json,
     sha256_file,
     write_atomic,
 )
@@ -108,8 +109,7 @@ def _is_kept(root: Path, name: str, recorded: dict[str, str], say: Callable[[str
 def _recorded_files(root: Path, facts: dict[str, Any]) -> dict[str, str]:
     """Return the checksums of what an earlier call with the same facts wrote."""
     try:
-        manifest = json.loads((root / _MANIFEST).read_text(encoding="utf-8"))
-        files: dict[str, str] = manifest.pop("files")
+        content = (root / _MANIFEST).read_bytes()
     except FileNotFoundError:
         foreign = [name for name in _WRITERS if (root / name).exists()]
         if foreign:
@@ -118,12 +118,22 @@ def _recorded_files(root: Path, facts: dict[str, Any]) -> dict[str, str]:
                 f"overwrite it with force=True (--force)"
             ) from None
         return {}
-    except (ValueError, KeyError, AttributeError) as error:
-        raise StoreError(
-            f"{root / _MANIFEST} is damaged ({error}); write everything anew with force=True "
-            f"(--force)"
-        ) from error
+    except OSError as error:
+        raise _damaged_manifest(root, error) from error
+    try:
+        manifest = parse_json(content, _MANIFEST)
+    except StoreError as error:
+        raise _damaged_manifest(root, error) from error
+    files = manifest.pop("files", None) if isinstance(manifest, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(sum_, str) for sum_ in files.values()):
+        raise _damaged_manifest(root, "it names no files with their checksums")
     return files if manifest == facts else {}
+
+
+def _damaged_manifest(root: Path, reason: object) -> StoreError:
+    return StoreError(
+        f"{root / _MANIFEST} is damaged ({reason}); write everything anew with force=True (--force)"
+    )
 
 
 def _write_manifest(root: Path, facts: dict[str, Any], files: dict[str, str]) -> None:

@@ -25,6 +25,8 @@ _HEADER = (
 )
 NUM_PROPERTIES = 15
 _ROWS_PER_CHUNK = 8192
+_MAX_HEADER = 4096
+_MAX_ATOMS = 255  # bonds count the atoms of a molecule in bytes; QM9 has up to 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +83,22 @@ def read_chunks(folder: Path) -> Iterator[MoleculeTable]:
     """Yield the molecules of the tables in `folder`, some thousand at a time."""
     for name in PARTS:
         path = folder / name
-        with path.open(encoding="utf-8") as file:
-            header = file.readline().strip()
-            if header != _HEADER:
-                raise StoreError(f"{path} has the columns {header[:200]!r}, expected {_HEADER!r}")
-            line = 2
-            while rows := list(islice(file, _ROWS_PER_CHUNK)):
-                yield _read_chunk(rows, path, line)
-                line += len(rows)
+        line = 1
+        try:
+            with path.open(encoding="utf-8") as file:
+                header = file.readline(_MAX_HEADER).strip()
+                if header != _HEADER:
+                    raise StoreError(
+                        f"{path} has the columns {header[:200]!r}, expected {_HEADER!r}"
+                    )
+                line = 2
+                while rows := list(islice(file, _ROWS_PER_CHUNK)):
+                    yield _read_chunk(rows, path, line)
+                    line += len(rows)
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"{path}, after line {line}: cannot be read ({error}); install qm9pack anew"
+            ) from error
 
 
 def _read_chunk(rows: list[str], path: Path, line: int) -> MoleculeTable:
@@ -113,7 +123,7 @@ def _read_rows(rows: list[str], where: str) -> MoleculeTable:
     pieces = [row.rstrip("\n").split('"') for row in rows]
     if any(len(row) != 17 for row in pieces):
         raise StoreError(f"{where}: a row is cut or has other columns; install qm9pack anew")
-    counts = _numbers((row[6][1:-1] for row in pieces), 1, where)[:, 0].astype(np.int64)
+    counts = _whole_numbers((row[6][1:-1] for row in pieces), where, most=_MAX_ATOMS)
     symbols = ",".join(row[9] for row in pieces).encode().translate(None, b"[]',")
     offsets = np.concatenate([[0], np.cumsum(counts)])
     pos = _numbers((row[11].translate(_NO_BRACKETS) for row in pieces), 3, where)
@@ -124,7 +134,7 @@ def _read_rows(rows: list[str], where: str) -> MoleculeTable:
             f"and {len(pos)} positions; install qm9pack anew"
         )
     return MoleculeTable(
-        index=_numbers((row[2][1:-1] for row in pieces), 1, where)[:, 0].astype(np.int64),
+        index=_whole_numbers((row[2][1:-1] for row in pieces), where, most=2**31),
         smiles=[row[3] for row in pieces],
         offsets=offsets,
         z=z,
@@ -139,12 +149,26 @@ for _symbol, _number in ATOMIC_NUMBERS.items():
     _ATOMIC_NUMBER_OF[ord(_symbol)] = _number
 
 
+def _whole_numbers(texts: Iterator[str], where: str, *, most: int) -> NDArray[np.int64]:
+    """Return one whole number a row, from 1 on."""
+    numbers = _numbers(texts, 1, where)[:, 0]
+    wrong = numbers[(numbers < 1) | (numbers > most) | (numbers != np.floor(numbers))]
+    if len(wrong):
+        raise StoreError(
+            f"{where}: {wrong[0]:g} is no number of atoms or of a molecule; install qm9pack anew"
+        )
+    return numbers.astype(np.int64)
+
+
 def _numbers(texts: Iterator[str], columns: int, where: str) -> NDArray[np.float64]:
     """Return numbers separated by commas as rows of `columns`."""
     with warnings.catch_warnings():
         # NumPy only warns about text that is no number, and stops there.
         warnings.simplefilter("error", DeprecationWarning)
         try:
-            return np.fromstring(",".join(texts), sep=",").reshape(-1, columns)
+            numbers = np.fromstring(",".join(texts), sep=",").reshape(-1, columns)
         except (DeprecationWarning, ValueError) as error:
             raise StoreError(f"{where}: not a table of numbers; install qm9pack anew") from error
+    if not np.isfinite(numbers).all():
+        raise StoreError(f"{where}: a number is not finite; install qm9pack anew")
+    return numbers

@@ -16,6 +16,8 @@ _BYTES_PER_READ = 1 << 24
 _MIN_BYTES_PER_ATOM = 8
 # Far above any cluster, far below what fills the memory before the first atom is read.
 _MAX_ATOMS = 1_000_000
+# What is longer without a whole cluster in it, is no xyz file.
+_MAX_BYTES_PER_FRAME = 256 * _MAX_ATOMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ def read_xyz_frames(
     from torchkiln.datasets.water import _frame_kernels as kernels  # compiles: only where needed
 
     num_atoms = None if num_molecules is None else 3 * num_molecules
+    if num_atoms is not None and num_atoms > _MAX_ATOMS:
+        raise StoreError(
+            f"{label} should have clusters of {num_molecules} molecules by its name; Torchkiln "
+            f"reads up to {_MAX_ATOMS // 3:,}: rename it"
+        )
     rest, line = b"", 1
     at_end = False
     while not at_end:
@@ -82,6 +89,8 @@ def read_xyz_frames(
             if reason == kernels.OTHER_SIZE and num_atoms is None:
                 line += lines
                 expected = _other_size(_line_of(text, 0), label, line)
+                if len(text) < _MIN_BYTES_PER_ATOM * expected:
+                    break  # no room is made for atoms that cannot be here: read on, or it is cut
             elif reason == kernels.END:
                 line += lines
                 break
@@ -89,6 +98,11 @@ def read_xyz_frames(
                 found = _line_of(text, bad - lines)
                 raise _error(reason, found, label, line + bad, num_atoms)
         rest = text.tobytes()
+        if len(rest) > _MAX_BYTES_PER_FRAME:
+            raise StoreError(
+                f"{label}, line {line}: {len(rest) // 1_000_000} MB without the end of a cluster; "
+                "this is no xyz file"
+            )
     if rest.strip():
         missing = line + rest.count(b"\n")
         raise StoreError(
@@ -98,7 +112,14 @@ def read_xyz_frames(
 
 
 def _other_size(text: str, label: str, line: int) -> int:
-    count = int(float(text.split()[0]))
+    word = text.split()[0].lower().replace("d", "e")  # as Fortran writes exponents
+    try:
+        count = int(float(word))
+    except (ValueError, OverflowError):
+        raise StoreError(
+            f"{label}, line {line}: expected the number of atoms of the next cluster, found "
+            f"{text[:80]!r}"
+        ) from None
     if count % 3 or count > _MAX_ATOMS:
         raise StoreError(
             f"{label}, line {line}: {count} atoms are no water cluster; their number must be a "

@@ -74,7 +74,9 @@ def minima_of_size(
         pos, energies, walks = generate_minima(num_molecules, kept, seed=seed, bar=bar)
         return {"pos": pos, "energies": energies, "walks": walks}
 
-    arrays = cached_arrays(_file_name(num_molecules, kept, seed), build)
+    arrays = cached_arrays(
+        _file_name(num_molecules, kept, seed), build, names=("pos", "energies", "walks")
+    )
     walks = arrays["walks"]
     some = np.flatnonzero(walks < max_walks(count))[:count]
     pos = arrays["pos"][some].reshape(len(some), 3 * num_molecules, 3)
@@ -97,4 +99,5 @@ def _file_name(num_molecules: int, count: int, seed: int) -> str:
 
 def _kept_counts(num_molecules: int, seed: int) -> list[int]:
     pattern = f"{_file_name(num_molecules, 0, seed).rpartition('_')[0]}_*.npz"
-    return [int(path.stem.rpartition("_")[2]) for path in data_dir().glob(pattern)]
+    counts = (path.stem.rpartition("_")[2] for path in data_dir().glob(pattern))
+    return [int(count) for count in counts if count.isdecimal()]

@@ -9,14 +9,13 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 import numpy as np
 
-from torchkiln.core import StoreError
+from torchkiln.core import StoreError, read_npz
 from torchkiln.datasets.water._frames import Frames, read_xyz_frames
 
 # Better forms first, where one size is there in several: PyG's arrays round coordinates to 0.002
@@ -24,10 +23,8 @@ from torchkiln.datasets.water._frames import Frames, read_xyz_frames
 _FORMS = (".xyz", ".xyz.gz", ".zip", ".tar.gz", ".tgz", ".tar", ".npz")
 # W12_geoms_all.zip has clusters of 12; W3-W30_all_geoms_TTM2.1-F.zip has all sizes.
 _ONE_SIZE = re.compile(r"W(\d+)(?!\d)(?![-_]W\d)", re.IGNORECASE)
-_DAMAGED = (
-    *(OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError),
-    *(RuntimeError, NotImplementedError),  # zipfile: encrypted, unknown compression
-)
+# Archives within archives; the release has none, and one that holds itself would never end.
+_MAX_LEVELS = 4
 
 
 def find_files(root: Path) -> list[Path]:
@@ -80,7 +77,10 @@ def read_file(path: Path) -> Iterator[Frames]:
             for frames in _read(path.name, label, file):
                 found = True
                 yield frames
-    except _DAMAGED as error:
+    except StoreError:
+        raise
+    # gzip, zipfile and tarfile raise a dozen kinds of errors for bytes that are not theirs.
+    except Exception as error:
         raise StoreError(f"{label} cannot be read: {error}; copy it again") from error
     if not found:
         raise StoreError(f"{label} holds no water clusters (xyz frames or npz arrays)")
@@ -90,9 +90,13 @@ def _form(name: str) -> str:
     return next((form for form in _FORMS if name.lower().endswith(form)), "")
 
 
-def _read(name: str, label: str, file: IO[bytes]) -> Iterator[Frames]:
+def _read(name: str, label: str, file: IO[bytes], level: int = 0) -> Iterator[Frames]:
     """Yield the clusters of an open file by the form that its name tells; others have none."""
     form = _form(name)
+    if level > _MAX_LEVELS:
+        raise StoreError(
+            f"{label} lies within {level} archives, one in the other; unpack the file first"
+        )
     if PurePosixPath(name).name.startswith(".") or "__MACOSX" in name:
         return
     if form == ".xyz":
@@ -108,14 +112,14 @@ def _read(name: str, label: str, file: IO[bytes]) -> Iterator[Frames]:
         with _seekable(file) as whole, zipfile.ZipFile(whole) as archive:
             for member in sorted(archive.namelist(), key=_by_size):
                 with archive.open(member) as inner:
-                    yield from _read(member, f"{label}/{member}", inner)
+                    yield from _read(member, f"{label}/{member}", inner, level + 1)
     elif form:
         with _seekable(file) as whole, tarfile.open(fileobj=whole, mode="r:*") as tar:
             members = (member for member in tar.getmembers() if member.isfile())
             for entry in sorted(members, key=lambda member: _by_size(member.name)):
                 opened = tar.extractfile(entry)
                 if opened is not None:
-                    yield from _read(entry.name, f"{label}/{entry.name}", opened)
+                    yield from _read(entry.name, f"{label}/{entry.name}", opened, level + 1)
 
 
 def _by_size(name: str) -> tuple[int, str]:
@@ -137,10 +141,16 @@ def _seekable(file: IO[bytes]) -> Iterator[IO[bytes]]:
 def _read_npz(label: str, file: IO[bytes]) -> Frames:
     """Read the arrays that PyG's HydroNet keeps: z, pos (float16) and y."""
     try:
-        with _seekable(file) as whole, np.load(whole, allow_pickle=False) as arrays:
-            z, pos, y = arrays["z"], arrays["pos"], arrays["y"]
-    except (ValueError, KeyError) as error:
+        with _seekable(file) as whole:
+            arrays = read_npz(whole, label, names=("z", "pos", "y"))
+        z, pos, y = arrays["z"], arrays["pos"], arrays["y"]
+    except KeyError as error:
         raise StoreError(f"{label} does not hold the arrays z, pos and y: {error}") from error
+    if any(array.dtype.kind not in "iuf" for array in (z, pos, y)):
+        raise StoreError(
+            f"{label} holds z, pos and y as {z.dtype}, {pos.dtype} and {y.dtype}; expected are "
+            "numbers"
+        )
     y = y.reshape(-1)
     fits = z.ndim == 2 and z.shape[1] % 3 == 0 and pos.shape == (*z.shape, 3)
     size = size_of(PurePosixPath(label).name)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.core import OptionsError, StoreError
+from torchkiln.core import OptionsError, StoreError, read_npz
 
 Indices = dict[str, NDArray[np.int64]]
 
@@ -41,16 +43,17 @@ def read_split_file(name: str | Path, root: Path | None) -> Indices:
                 member = next(
                     one for one in archive.namelist() if Path(one).name == Path(name).name
                 )
-                with archive.open(member) as file, np.load(file, allow_pickle=False) as arrays:
-                    content = dict(arrays)
+                with archive.open(member) as file:
+                    content = read_npz(file, member)
         else:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                content = dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise StoreError(f"{path} cannot be read as a split file: {error}") from error
+            content = read_npz(path, "it")
+    except (StoreError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise StoreError(
+            f"{path} cannot be read as a split file: {error}; copy it again"
+        ) from error
     empty = np.empty(0, dtype=np.int64)
     splits = {
-        part: next((content[name].astype(np.int64) for name in names if name in content), empty)
+        part: _numbers(next((content[name] for name in names if name in content), empty), path)
         for part, names in _NAMES.items()
     }
     if not len(splits["train"]):
@@ -62,6 +65,15 @@ def read_split_file(name: str | Path, root: Path | None) -> Indices:
     if len(np.unique(named)) < len(named) or (len(named) and named.min() < 0):
         raise StoreError(f"{path} names a cluster in two parts, or one with a negative number")
     return {part: np.sort(indices) for part, indices in splits.items()}
+
+
+def _numbers(values: NDArray[Any], path: Path) -> NDArray[np.int64]:
+    if values.ndim != 1 or (values.dtype.kind not in "iu" and len(values)):
+        raise StoreError(
+            f"{path} holds {values.dtype} {list(values.shape)} instead of a list of whole numbers; "
+            "name another file"
+        )
+    return values.astype(np.int64)
 
 
 def _find(name: Path, root: Path | None) -> Path:

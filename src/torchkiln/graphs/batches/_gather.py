@@ -65,7 +65,8 @@ class Gatherer:
 
         self._kernels = _collate_kernels
         self._store = store
-        self._columns: Columns = store.columns
+        self._columns: Columns = store.unverified_columns
+        self._reads = store.reads(_columns_of(layout))
         self._layout = layout
         self._defaults = dict(defaults)
         # Kernels get addresses, which the columns and the layout keep valid: taking a dozen arrays
@@ -114,6 +115,8 @@ class Gatherer:
         layout, kernels = self._layout, self._kernels
         assert len(packs) == layout.num_packs, f"{len(packs)} packs for {layout.num_packs}"
         graphs, ends = self._join(packs)
+        if self._reads is not None:
+            self._reads.verify(graphs)
         entries = self._locate(graphs, ends)
         cuts = self._cut(graphs, ends, entries, trim) if trim is not None else {}
         self._spread(entries)
@@ -262,7 +265,10 @@ class Gatherer:
         is_filler = starts < 0
         by_pack = starts.reshape(layout.num_packs, layout.num_graphs)
         # Filler imitates the first graph; a pack without graphs the first one of the store.
-        first = np.where(num_real > 0, by_pack[:, 0], self._store.physical([0])[0])
+        substitute = self._store.physical([0])
+        if self._reads is not None and not num_real.all():
+            self._reads.verify(substitute)
+        first = np.where(num_real > 0, by_pack[:, 0], substitute[0])
         imitated = np.where(by_pack < 0, first[:, None], by_pack)
         for column, slot in layout.numbers:
             values = self._columns.arrays[column][imitated.ravel()]
@@ -288,6 +294,15 @@ class Gatherer:
             lists.append(found[begin:end] + [filler] * (self._layout.num_graphs - real))
             begin = end + 1
         return lists
+
+
+def _columns_of(layout: Layout) -> list[str]:
+    return [
+        *(copy.column for copy in layout.copies),
+        *(edges.column for edges in layout.edges),
+        *(column for column, _ in layout.numbers),
+        *(text.column for text in layout.texts),
+    ]
 
 
 def _integer(edges: Edges) -> np.dtype[Any]:

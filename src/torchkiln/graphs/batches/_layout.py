@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torchkiln.core import OptionsError
 from torchkiln.graphs._errors import GraphError
-from torchkiln.graphs._levels import Level
+from torchkiln.graphs._levels import Level, no_fixed_size
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._pad import pad_value as pad_value
 from torchkiln.graphs.store._schema import (
@@ -28,7 +28,6 @@ from torchkiln.graphs.store._schema import (
     PlaceKey,
     StoreSchema,
     column_name,
-    describe_place,
     edge_axis,
     node_axis,
 )
@@ -242,11 +241,7 @@ class _Planner:
                 self.texts.append(Text(place.key, column, attribute))
             return
         if attribute.axis is not None and attribute.axis not in self.limits:
-            raise GraphError(
-                f"attribute {attribute.key!r}{describe_place(place.key)} follows neither nodes nor "
-                "edges and has another size in each graph, so no batch has a fixed size; leave it "
-                f"out with exclude_keys=[{attribute.key!r}]"
-            )
+            raise no_fixed_size(place.key, attribute.key)
         if attribute.kind in NUMBERS:
             # As torch.tensor(list) would choose.
             dtype = torch.get_default_dtype() if attribute.kind == "float" else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchkiln.core import Options, OptionsError
-from torchkiln.graphs._levels import is_hetero, stores_of
+from torchkiln.graphs._errors import GraphError
+from torchkiln.graphs._levels import count, find_level, is_hetero, stores_of
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._pad import pad_batch
 
@@ -191,11 +193,13 @@ def find_data_levels(data: Any, more: Mapping[str, str]) -> dict[str, str]:
     """
     if data is None or is_hetero(data):  # typed stores are never ambiguous
         return {}
+    census = count([data])
     levels = {}
     for name, value in data.items():
-        if isinstance(value, Tensor):
-            level = "node" if data.is_node_attr(name) else "graph"
-            levels[name] = "edge" if data.is_edge_attr(name) else level
+        if isinstance(value, Tensor) and value.layout is torch.strided:
+            # What even the whole graph leaves in doubt is decided by its parts.
+            with contextlib.suppress(GraphError):
+                levels[name] = find_level([data], census, None, name, value).value
     return {**levels, **more}
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
+from torchkiln.graphs._levels import Level, classify
 from torchkiln.graphs.store._schema import (
-    NUMBERS,
     TEXTS,
     Attribute,
     Place,
@@ -26,17 +28,22 @@ def assign_axes(
     drafts: list[Place],
     axes: dict[str, Counts],
     lengths: dict[str, Counts],
+    levels: Mapping[str, str],
 ) -> tuple[StoreSchema, dict[str, Counts]]:
-    """Decide for each attribute what its size follows, as PyG does but over all graphs.
+    """Decide for each attribute what its size follows, by `classify` over all graphs.
 
     Args:
         has_types: Whether the graphs are heterogeneous.
         drafts: Places whose attributes have no axis yet.
         axes: Nodes and edges of every graph.
         lengths: By column, the size in every graph along the dimension that is concatenated.
+        levels: "node", "edge" or "graph" by attribute, where shapes cannot tell.
 
     Returns:
         The schema, and the offsets of every axis.
+
+    Raises:
+        GraphError: Nothing tells what an attribute describes, or `levels` says something wrong.
     """
     counts = dict(axes)
     places = []
@@ -47,8 +54,7 @@ def assign_axes(
                 attributes.append(attribute)
                 continue
             own = lengths[column_name(draft.key, attribute.key)]
-            candidates = _candidate_axes(has_types, draft.key, attribute.key)
-            axis = next((axis for axis in candidates if np.array_equal(axes[axis], own)), None)
+            axis = _axis_of(has_types, draft.key, attribute, own, axes, levels)
             if attribute.kind in TEXTS or (attribute.shape and axis is None and np.ptp(own)):
                 axis = own_axis(draft.key, attribute.key)
                 counts[axis] = own
@@ -58,20 +64,34 @@ def assign_axes(
     return StoreSchema(has_types, tuple(places)), offsets
 
 
-def _candidate_axes(has_types: bool, place: PlaceKey, key: str) -> tuple[str, ...]:
-    if isinstance(place, tuple):
-        return (edge_axis(place),)
-    if has_types:
-        return () if place is None else (node_axis(place),)
-    # As many nodes as edges in every graph: the name decides, as in PyG.
-    both = (node_axis(None), edge_axis(None))
-    return both[::-1] if "edge" in key else both
+def _axis_of(
+    has_types: bool,
+    place: PlaceKey,
+    attribute: Attribute,
+    lengths: Counts,
+    axes: dict[str, Counts],
+    levels: Mapping[str, str],
+) -> str | None:
+    """Return the axis of nodes or edges that a tensor follows, if it follows one."""
+    if attribute.kind != "tensor" or not attribute.shape:
+        return None
+    follows = {}
+    if not isinstance(place, tuple) and not (has_types and place is None):
+        follows[Level.NODE] = node_axis(place)
+    if isinstance(place, tuple) or not has_types:
+        follows[Level.EDGE] = edge_axis(place)
+    level = classify(
+        attribute.key,
+        lengths,
+        nodes=axes.get(follows.get(Level.NODE, "")),
+        edges=axes.get(follows.get(Level.EDGE, "")),
+        given=levels.get(attribute.key),
+    )
+    return follows.get(level)
 
 
 def _with_axis(attribute: Attribute, axis: str | None, length: int) -> Attribute:
     shape = attribute.shape
-    if not shape or attribute.kind in NUMBERS:
-        axis = None
     if axis is None:
         shape = tuple(length if size == -1 else size for size in shape)
     return Attribute(attribute.key, attribute.kind, axis, attribute.dtype, shape)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from torchkiln.core import StoreError
 from torchkiln.data._user_code import read_elements
 from torchkiln.graphs._levels import is_hetero
 from torchkiln.graphs.store._axes import Counts, assign_axes
+from torchkiln.graphs.store._blocks import BlockGuard, Piece, Reads
 from torchkiln.graphs.store._flatten import (
     Flattener,
     OpenSink,
@@ -43,16 +46,69 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
+class MappedColumns:
+    """The files that columns are mapped from.
+
+    Attributes:
+        guard: Verifies their blocks.
+        files: By column.
+        data_begin: Where the numbers begin in each file.
+    """
+
+    guard: BlockGuard
+    files: dict[str, Path]
+    data_begin: int
+
+    def reads(self, columns: Columns, names: Iterable[str], selected: Counts | None) -> Reads:
+        attributes = dict(columns.schema.stored())
+        pieces = []
+        for name in names:
+            attribute, array = attributes[name], columns.arrays[name]
+            offsets = None if attribute.axis is None else columns.offsets[attribute.axis]
+            # An edge_index is two rows, each with the edges of all graphs.
+            rows = list(array) if attribute.is_edge_index else [array]
+            first_block = self.guard.first_block(self.files[name])
+            for number, row in enumerate(rows):
+                item_bytes = row.dtype.itemsize * math.prod(row.shape[1:])
+                begin = self.data_begin + number * row.nbytes
+                pieces.append(Piece(offsets, item_bytes, begin, first_block))
+        return Reads(self.guard, pieces, columns.num_graphs, selected)
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
-    """All graphs as flat arrays: `arrays` by column name, `offsets` by axis."""
+    """All graphs as flat arrays: `arrays` by column name, `offsets` by axis.
+
+    Arrays that are mapped from files are to be read only after their blocks were verified: see
+    `reads` and `verify_all`. Offsets were verified when the files were opened.
+    """
 
     schema: StoreSchema
     offsets: dict[str, Counts]
     arrays: dict[str, Array]
+    mapped: MappedColumns | None = None
 
     @property
     def num_graphs(self) -> int:
         return len(self.offsets[self.schema.node_axes[0]]) - 1
+
+    def reads(self, names: Iterable[str], selected: Counts | None) -> Reads | None:
+        """Return what verifies graphs before they are read; None if there is no need to.
+
+        Args:
+            names: The columns that are read.
+            selected: The graphs that are read, sooner or later; None: all.
+        """
+        return None if self.mapped is None else self.mapped.reads(self, names, selected)
+
+    def verify_all(self) -> None:
+        """Compare all columns with their checksums.
+
+        Raises:
+            StoreError: One of them is damaged.
+        """
+        if self.mapped is not None:
+            self.mapped.guard.verify_all()
 
     def check_edges(self) -> None:
         """Raise `StoreError` for an edge to a node that its graph does not have."""
@@ -114,10 +170,14 @@ def feed(flattener: Flattener, graphs: Iterable[Any], *, progress: bool) -> None
 
 
 def flatten_in_memory(
-    graphs: Iterable[Any], exclude_keys: frozenset[str], *, progress: bool
+    graphs: Iterable[Any],
+    exclude_keys: frozenset[str],
+    levels: Mapping[str, str],
+    *,
+    progress: bool,
 ) -> Columns:
     """Return columns of any iterable of graphs."""
-    flattener = Flattener(_memory_sinks(), exclude_keys)
+    flattener = Flattener(_memory_sinks(), exclude_keys, levels)
     feed(flattener, graphs, progress=progress)
     flat = flattener.finish()
     arrays = {}
@@ -139,7 +199,9 @@ def _memory_sinks() -> OpenSink:
     return lambda _name: io.BytesIO()
 
 
-def flat_columns(dataset: Any, exclude_keys: frozenset[str]) -> Columns | None:
+def flat_columns(
+    dataset: Any, exclude_keys: frozenset[str], levels: Mapping[str, str]
+) -> Columns | None:
     """Return the columns that a PyG `InMemoryDataset` already is, without a copy.
 
     None if it is something else: a subclass with a `get` of its own, one with a transform, or with
@@ -178,7 +240,7 @@ def flat_columns(dataset: Any, exclude_keys: frozenset[str]) -> Columns | None:
             if found is None:
                 return None
             counts[axis] = found
-    schema, offsets = assign_axes(is_hetero(sample), drafts, counts, lengths)
+    schema, offsets = assign_axes(is_hetero(sample), drafts, counts, lengths, levels)
     num_graphs = len(next(iter(lengths.values())))
     for name, attribute in schema.stored():
         length = column_length(attribute, offsets, num_graphs)

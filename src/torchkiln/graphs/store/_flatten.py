@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
@@ -74,8 +74,11 @@ class Flat:
 class Flattener:
     """Takes graphs one by one; the first one says which attributes all of them have."""
 
-    def __init__(self, open_sink: OpenSink, exclude_keys: frozenset[str]) -> None:
+    def __init__(
+        self, open_sink: OpenSink, exclude_keys: frozenset[str], levels: Mapping[str, str]
+    ) -> None:
         self._open_sink = open_sink
+        self._levels = levels
         self._exclude_keys = exclude_keys
         self._graph_class: Any = None
         self._is_hetero = False
@@ -129,7 +132,7 @@ class Flattener:
             )
             for place, columns in self._places.items()
         ]
-        schema, offsets = assign_axes(self._is_hetero, drafts, axes, lengths)
+        schema, offsets = assign_axes(self._is_hetero, drafts, axes, lengths, self._levels)
         sinks = {
             column_name(place, key): column.sinks
             for place, columns in self._places.items()
@@ -337,7 +340,10 @@ def kind_of(value: Any) -> str | None:
     if type(value) is str:
         return "text"
     # A dict would be batched key by key.
-    return "json" if type(value) is list and _is_plain(value) else None
+    try:
+        return "json" if type(value) is list and _is_plain(value) else None
+    except RecursionError:
+        return None  # nested too deeply for JSON
 
 
 def _is_plain(value: Any) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchkiln.core import StoreError
+from torchkiln.core import StoreError, parse_json
 from torchkiln.graphs.store._axes import Counts
+from torchkiln.graphs.store._blocks import Reads
 from torchkiln.graphs.store._columns import (
     Array,
     Columns,
@@ -56,14 +57,19 @@ class GraphStore:
         selected: Counts | None = None,
     ) -> None:
         offsets = {axis: read_only(array) for axis, array in columns.offsets.items()}
-        self._columns = Columns(columns.schema, offsets, columns.arrays)
+        self._columns = dataclasses.replace(columns, offsets=offsets)
         self._path = path
         self._digest = digest
         self._selected = selected
 
     @classmethod
     def from_dataset(
-        cls, dataset: Iterable[Any], *, exclude_keys: Iterable[str] = (), progress: bool = True
+        cls,
+        dataset: Iterable[Any],
+        *,
+        exclude_keys: Iterable[str] = (),
+        levels: Mapping[str, str] | None = None,
+        progress: bool = True,
     ) -> Self:
         """Flatten a dataset, or any iterable of `Data` or `HeteroData`, in memory.
 
@@ -73,16 +79,18 @@ class GraphStore:
         Args:
             dataset: The graphs; all need the same attributes.
             exclude_keys: Attributes to leave out.
+            levels: "node", "edge" or "graph" by attribute, where shapes cannot tell.
             progress: Draw a progress bar.
 
         Raises:
             StoreError: There is no graph, or one has something that a store cannot keep.
+            GraphError: Nothing tells whether an attribute describes nodes, edges or graphs.
         """
         excluded = check_exclude_keys(exclude_keys)
-        columns = flat_columns(dataset, excluded)
+        columns = flat_columns(dataset, excluded, levels or {})
         selected = None
         if columns is None:
-            columns = flatten_in_memory(dataset, excluded, progress=progress)
+            columns = flatten_in_memory(dataset, excluded, levels or {}, progress=progress)
         else:
             indices: Any = getattr(dataset, "_indices", None)
             if indices is not None:
@@ -128,29 +136,38 @@ class GraphStore:
         directory: str | os.PathLike[str],
         *,
         exclude_keys: Iterable[str] = (),
+        levels: Mapping[str, str] | None = None,
         overwrite: bool = False,
         progress: bool = True,
     ) -> Self:
         """Flatten a dataset into a directory, graph by graph, and open it.
 
         Memory is needed for the sizes only. The directory appears when it is complete; a build that
-        was killed leaves at most a hidden directory `.NAME.*.tmp`, which may be deleted.
+        was killed leaves at most hidden directories (`.NAME.*.torchkiln-tmp` and
+        `.NAME.torchkiln-old`), which the next build there cleans up, and never loses a store that
+        it was to replace.
         """
         path = Path(directory)
         excluded = check_exclude_keys(exclude_keys)
-        if flat_columns(dataset, excluded) is not None:
-            store = cls.from_dataset(dataset, exclude_keys=excluded, progress=progress)
+        levels = levels or {}
+        if flat_columns(dataset, excluded, levels) is not None:
+            store = cls.from_dataset(
+                dataset, exclude_keys=excluded, levels=levels, progress=progress
+            )
             return store.save(path, overwrite=overwrite)
-        stream_to_directory(dataset, path, excluded, overwrite=overwrite, progress=progress)
+        stream_to_directory(dataset, path, excluded, levels, overwrite=overwrite, progress=progress)
         return cls.open(path)
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], *, verify: bool = False) -> Self:
         """Open a directory that `build` or `save` made.
 
+        Graphs are compared with checksums when they are read for the first time, so no damaged one
+        is ever handed out.
+
         Args:
             directory: The store.
-            verify: Read everything and compare checksums; otherwise only sizes are checked.
+            verify: Read everything and compare checksums now.
 
         Raises:
             StoreError: It is no store, damaged, or of another version.
@@ -172,8 +189,25 @@ class GraphStore:
 
     @property
     def columns(self) -> Columns:
-        """The arrays of all graphs, also of those that a view does not select."""
+        """The arrays of all graphs, also of those that a view does not select.
+
+        Raises:
+            StoreError: They are mapped from a file that is damaged.
+        """
+        self._columns.verify_all()
         return self._columns
+
+    @property
+    def unverified_columns(self) -> Columns:
+        """The same, for readers who verify what they read: see `reads`."""
+        return self._columns
+
+    def reads(self, names: Iterable[str]) -> Reads | None:
+        """Return what verifies graphs of this view before these columns of them are read.
+
+        None if there is no need to: the store is in memory.
+        """
+        return self._columns.reads(names, self._selected)
 
     @property
     def path(self) -> Path | None:
@@ -228,9 +262,15 @@ class GraphStore:
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
+    @functools.cached_property
+    def _reads(self) -> Reads | None:
+        return self.reads(name for name, _ in self.schema.stored())
+
     def _load(self, graph: int) -> Any:
         from torch_geometric.data import Data, HeteroData
 
+        if self._reads is not None:
+            self._reads.verify(np.array([graph]))
         result = HeteroData() if self.is_hetero else Data()
         for place in self.schema.places:
             store = result.stores[0] if place.key is None else result[place.key]
@@ -259,8 +299,10 @@ class GraphStore:
     def _compact(self) -> Columns:
         """Return the columns of the selected graphs only."""
         if self._selected is None:
-            return self._columns
+            return self.columns
         full = self._columns
+        if self._reads is not None:
+            self._reads.verify(self._selected)
         offsets, gathered = {}, {}
         for axis in full.offsets:
             sizes = self._sizes_of(axis)
@@ -312,11 +354,8 @@ def decode_texts(column: Array, offsets: Counts, graphs: Counts, kind: str) -> l
     ends = lengths.cumsum().tolist()
     try:
         return _decode(data, ends, kind)
-    except ValueError as error:
-        raise StoreError(
-            f"a text of the store is damaged ({error}); GraphStore.open(directory, verify=True) "
-            "tells the file; build the store again"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"a text of the store is none ({error}); build the store again") from error
 
 
 def _decode(data: bytes, ends: list[int], kind: str) -> list[Any]:
@@ -327,7 +366,7 @@ def _decode(data: bytes, ends: list[int], kind: str) -> list[Any]:
     else:
         pieces = (data[begin:end] for begin, end in zip([0, *ends], ends, strict=False))
         texts = [piece.decode("utf-8", "surrogatepass") for piece in pieces]
-    return texts if kind == "text" else [json.loads(text) for text in texts]
+    return texts if kind == "text" else [parse_json(text, "a text") for text in texts]
 
 
 def _to_indices(indices: Any, length: int) -> Counts:

@@ -1,0 +1,119 @@
+"""A folder that appears complete or not at all, and never takes another one's place halfway.
+
+New content is written into a temporary folder beside its place. To take the place of an older
+folder, that one is first set aside as `.NAME.torchkiln-old`: whoever is killed between the two
+renames leaves it there, and the next one who opens or builds there puts it back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchkiln.core import StoreError, temporary_folder
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def new_folder(directory: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yield a folder that becomes `directory` when the block succeeds.
+
+    Args:
+        directory: Its place.
+        overwrite: What is there may be replaced.
+
+    Raises:
+        StoreError: It cannot be written, or another process wrote it meanwhile.
+    """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_folder(beside=directory)
+        outer = temporary.__enter__()
+    except OSError as error:
+        raise _no_room(directory, error) from error
+    with contextlib.ExitStack() as stack:
+        stack.push(temporary)
+        # The outer folder is private; what is made in it follows the user's umask.
+        inner = outer / directory.name
+        try:
+            inner.mkdir()
+        except OSError as error:
+            raise _no_room(directory, error) from error
+        yield inner
+        try:
+            _move(inner, directory, overwrite=overwrite)
+        except OSError as error:
+            raise StoreError(
+                f"another process wrote {directory} meanwhile ({error}); open that, or build again "
+                "with overwrite=True"
+            ) from error
+
+
+def _no_room(directory: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot write below {directory.parent} ({error}); choose another directory")
+
+
+def settle_folder(directory: Path) -> None:
+    """Put a folder back that a killed process had set aside, or delete it if it was replaced.
+
+    Waits for a process that is just replacing it.
+    """
+    with contextlib.suppress(OSError), _locked(_aside(directory)) as aside:
+        if directory.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.rename(directory)
+
+
+def _move(new: Path, directory: Path, *, overwrite: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        if overwrite:
+            with contextlib.suppress(FileNotFoundError):
+                stack.enter_context(_set_aside(directory))
+        # The system refuses to replace a directory that is not empty.
+        new.rename(directory)
+
+
+@contextlib.contextmanager
+def _set_aside(directory: Path) -> Iterator[None]:
+    """Free the place of a folder; put it back on errors, else delete it."""
+    aside = _aside(directory)
+    with _locked(directory):
+        # The place is taken, so what lies there was replaced by somebody who was killed then.
+        shutil.rmtree(aside, ignore_errors=True)
+        directory.rename(aside)
+        try:
+            yield
+        except OSError:
+            with contextlib.suppress(OSError):
+                aside.rename(directory)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _aside(directory: Path) -> Path:
+    return directory.with_name(f".{directory.name}.torchkiln-old")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[Path]:
+    """Hold a lock on a folder, which follows it through renames and ends with the process.
+
+    Raises:
+        FileNotFoundError: There is none, or there was one until the lock was free.
+    """
+    while True:
+        descriptor = os.open(folder, _FOLDER)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                yield folder
+                return
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,186 @@
+"""Whatever happens to the files of a store: an error, or the graphs that were put in."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from _stored_graphs import assert_same_graph, rich_graph, rich_graphs, two_type_graphs
+
+from torchkiln.core import StoreError
+from torchkiln.graphs import BatchSpec, FixedSizeLoader, GraphStore, collate
+from torchkiln.graphs.store._blocks import BLOCK_BYTES
+
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
+SPECS = {
+    "flat": BatchSpec(60, 60, 14),
+    "typed": BatchSpec({"paper": 30, "author": 30}, {WRITES: 30, CITES: 30}, 14),
+}
+GRAPHS = {"flat": rich_graphs(), "typed": two_type_graphs()}
+
+
+@pytest.fixture(params=["flat", "typed"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def sound(kind, tmp_path):
+    GraphStore.build(GRAPHS[kind], tmp_path / "sound", progress=False)
+    return tmp_path / "sound"
+
+
+def use(directory, kind, way):
+    """Read everything in one way; return None, or what is wrong although nobody said so."""
+    graphs, spec = GRAPHS[kind], SPECS[kind]
+    everything = list(range(len(graphs)))
+    expected = collate(GraphStore.from_dataset(graphs, progress=False), everything, spec)
+    store = GraphStore.open(directory)
+    assert store.sizes.keys() == GraphStore.from_dataset(graphs, progress=False).sizes.keys()
+    if way == "graphs":
+        for got, graph in zip(store, graphs, strict=True):
+            assert_same_graph(got, graph)
+    elif way == "batch":
+        assert_same_graph(collate(store, everything, spec), expected)
+    elif way == "pickled":
+        again = pickle.loads(pickle.dumps(store))
+        assert_same_graph(collate(again, everything, spec), expected)
+    elif way == "saved":
+        for got, graph in zip(store[everything].save(directory / "copy"), graphs, strict=True):
+            assert_same_graph(got, graph)
+    else:
+        store.columns  # noqa: B018 - reads everything
+        for got, graph in zip(store, graphs, strict=True):
+            assert_same_graph(got, graph)
+
+
+def damage_all(sound, kind, harm, count):
+    """Harm copies of a store at random places; return how often it was noticed."""
+    chance = random.Random(1)
+    noticed = 0
+    files = sorted(sound.iterdir())
+    ways = ["graphs", "batch", "pickled", "saved", "columns"]
+    for number in range(count):
+        copy = sound.parent / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(sound, copy)
+        harm(copy / files[number % len(files)].name, chance)
+        try:
+            use(copy, kind, ways[number // len(files) % len(ways)])
+        except StoreError:
+            noticed += 1
+    return noticed
+
+
+def flip(path, chance):
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def cut_off(path, chance):
+    os.truncate(path, chance.randrange(path.stat().st_size))
+
+
+def test_no_flipped_bit_ever_changes_a_value(sound, kind):
+    # Flips in the blanks of the header have no effect.
+    assert damage_all(sound, kind, flip, 220) > 190
+
+
+def test_no_truncated_file_is_ever_used(sound, kind):
+    assert damage_all(sound, kind, cut_off, 220) == 220
+
+
+def large_graphs():
+    """Graphs whose columns take several blocks."""
+    return [rich_graph(i, 200 + i, 300 + i) for i in range(40)]
+
+
+@pytest.fixture
+def large(tmp_path):
+    store = GraphStore.build(large_graphs(), tmp_path / "large", progress=False)
+    (x,) = (tmp_path / "large").glob("*-x.npy")
+    assert x.stat().st_size > 2 * BLOCK_BYTES
+    return store
+
+
+@pytest.mark.parametrize("pattern", ["*-x.npy", "*-edge_index.npy", "*-edge_attr.npy"])
+def test_damage_is_found_in_any_block(large, pattern):
+    (path,) = large.path.glob(pattern)
+    content = path.read_bytes()
+    spec = BatchSpec(1000, 2000, 5)
+    reference = GraphStore.from_dataset(large_graphs(), progress=False)
+    for place in range(192, len(content), BLOCK_BYTES // 3):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        store = GraphStore.open(large.path)
+        refused = 0
+        for index in range(len(store)):
+            try:
+                batch = collate(store, [index], spec)
+            except StoreError:
+                refused += 1
+                continue
+            assert_same_graph(batch, collate(reference, [index], spec))
+        assert 0 < refused < len(store)
+
+
+def test_only_what_is_read_is_verified(large):
+    (path,) = large.path.glob("*-x.npy")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    store = GraphStore.open(large.path)
+    assert_same_graph(store[0], large_graphs()[0])
+    with pytest.raises(StoreError, match=r"-x\.npy is damaged"):
+        store[-1]
+    with pytest.raises(StoreError, match=r"-x\.npy is damaged"):
+        store[-1]  # an error does not make it verified
+    spec = BatchSpec(1000, 2000, 5)
+    assert "x" not in collate(store, [39], spec, exclude_keys=["x"])
+
+
+def test_a_batch_of_filler_imitates_a_verified_graph(large):
+    (path,) = large.path.glob("*-charge.npy")
+    content = bytearray(path.read_bytes())
+    content[192] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="charge"):
+        collate(GraphStore.open(large.path), [], BatchSpec(10, 10, 3))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_loaders_hand_out_no_damaged_batch(large, num_workers):
+    (path,) = large.path.glob("*-edge_attr.npy")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    store = GraphStore.open(large.path)
+    loader = FixedSizeLoader(
+        store, BatchSpec(1000, 2000, 5), num_workers=num_workers, strategy="padded", batch_size=2
+    )
+    with pytest.raises(Exception, match=r"edge_attr\.npy is damaged"):
+        list(loader)
+    loader.terminate()
+
+
+def test_what_was_verified_is_not_read_again(large, monkeypatch):
+    import zlib
+
+    calls = []
+    crc32 = zlib.crc32
+    monkeypatch.setattr(zlib, "crc32", lambda block: calls.append(1) or crc32(block))
+    store = GraphStore.open(large.path)
+    opened = len(calls)
+    every = [store[index] for index in range(len(store))]
+    read = len(calls) - opened
+    assert read > 5
+    for _ in range(3):
+        collate(store, [0, 39], BatchSpec(1000, 2000, 5))
+    assert len(calls) - opened == read
+    assert torch.equal(every[3].x, large_graphs()[3].x)
+    assert np.array_equal(store.columns.arrays["x"], large.columns.arrays["x"])
