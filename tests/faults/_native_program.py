@@ -55,5 +55,5 @@ def build(folder: Path) -> None:
     parts: dict[str, list[str]] = {}
     for name, files in seen.items():
         (folder / name).mkdir()
-        parts[name] = [shutil.copy(file, folder / name) for file in files]
+        parts[name] = [f"{name}/{Path(shutil.copy(file, folder / name)).name}" for file in files]
     (folder / "parts.json").write_text(json.dumps(parts))

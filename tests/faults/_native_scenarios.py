@@ -60,7 +60,8 @@ class PackageBuild(Scenario):
         self._done = False
 
     def operate(self, folder: Path) -> Any:
-        parts = json.loads((self.native / "parts.json").read_text())
+        named = json.loads((self.native / "parts.json").read_text())
+        parts = {name: [str(self.native / file) for file in named[name]] for name in named}
         captured: Any = SimpleNamespace(entries=dict.fromkeys(parts), recomputed=[])
         with mock.patch.object(_inductor, "compile_entry", side_effect=list(parts.values())):
             _inductor.build_package(
