@@ -25,6 +25,7 @@ from torchkiln.core._errors import (
     TrustError,
     Unreadable,
     WorkerError,
+    WriteError,
 )
 from torchkiln.core._files import (
     atomic_path,
@@ -49,6 +50,7 @@ from torchkiln.core._stopping import run_stoppable
 from torchkiln.core._temporary import (
     ScratchDirectory,
     clean_leftovers,
+    clean_leftovers_once,
     is_temporary,
     temporary_folder,
 )
@@ -87,6 +89,7 @@ __all__ = [
     "TorchkilnError",
     "TrustError",
     "WorkerError",
+    "WriteError",
     # what to switch on while a forward is recorded
     "add_capture_context",
     "capture_contexts",
@@ -98,6 +101,7 @@ __all__ = [
     "SealBroken",
     "atomic_path",
     "clean_leftovers",
+    "clean_leftovers_once",
     "file_lock",
     "is_temporary",
     "read_sealed",

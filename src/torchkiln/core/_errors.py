@@ -83,5 +83,9 @@ class WorkerError(TorchkilnError, RuntimeError):
     """A data-loading process failed; the message carries its traceback."""
 
 
+class WriteError(TorchkilnError, OSError):
+    """A file cannot be written; what was there before is as it was."""
+
+
 class CheckpointError(TorchkilnError, RuntimeError):
     """A checkpoint cannot be written, is damaged, is not there, or does not fit the run."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from torchkiln.core._errors import WriteError
 from torchkiln.core._temporary import temporary_folder
 
 
@@ -20,19 +21,31 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     The content is flushed to disk before the rename; on any error the temporary file is removed
     and `path` keeps what it had.
+
+    Raises:
+        WriteError: The disk is full or cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_folder(beside=path) as folder:
-        temporary = folder / path.name
-        # Some writers make private files; a shared cache or checkpoint follows the user's umask,
-        # which a new file shows and which cannot be asked for without changing it.
-        temporary.touch(0o666)
-        mode = stat.S_IMODE(temporary.stat().st_mode)
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), mode)
-        os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(beside=path) as folder:
+            temporary = folder / path.name
+            # Some writers make private files; a shared cache or checkpoint follows the user's
+            # umask, which a new file shows and which cannot be asked for without changing it.
+            temporary.touch(0o666)
+            mode = stat.S_IMODE(temporary.stat().st_mode)
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), mode)
+            os.replace(temporary, path)
+    except WriteError:
+        raise
+    except OSError as error:
+        told = WriteError(
+            f"{path} cannot be written ({error}); free some space, or write to another place"
+        )
+        told.errno = error.errno
+        raise told from error
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:

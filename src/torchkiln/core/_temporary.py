@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
+from torchkiln.core._errors import WriteError
+
 _SUFFIX = ".torchkiln-tmp"
 _OWN_NAME = re.compile(r"\..*\.[a-z0-9_]{8}" + re.escape(_SUFFIX), re.DOTALL)
 # File systems allow 255 bytes; the rest is the random part and the suffix.
@@ -44,7 +46,7 @@ class TemporaryFolder:
     """
 
     def __init__(self, parent: Path, label: str) -> None:
-        _clean_once(parent)
+        clean_leftovers_once(parent)
         self.path, lock = _make(parent, label)
         self._remove = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
 
@@ -63,10 +65,21 @@ def temporary_folder(beside: Path) -> Iterator[Path]:
 
 
 class ScratchDirectory:
-    """A temporary directory that goes with its owner, quietly."""
+    """A temporary directory that goes with its owner, quietly.
+
+    Raises:
+        WriteError: The disk is full or cannot be written.
+    """
 
     def __init__(self) -> None:
-        self._folder = TemporaryFolder(Path(tempfile.gettempdir()), "scratch")
+        place = tempfile.gettempdir()
+        try:
+            self._folder = TemporaryFolder(Path(place), "scratch")
+        except OSError as error:
+            raise WriteError(
+                f"no temporary folder can be made in {place} ({error}); free some space, or set "
+                "TMPDIR to another place"
+            ) from error
         self.path = self._folder.path
 
     def remove(self) -> None:
@@ -90,7 +103,12 @@ def is_temporary(path: Path) -> bool:
     return _OWN_NAME.fullmatch(path.name) is not None
 
 
-def _clean_once(directory: Path) -> None:
+def clean_leftovers_once(directory: Path) -> None:
+    """Do `clean_leftovers` unless this process did it: what it finds comes from earlier ones.
+
+    For places that Torchkiln fills by itself: who finds there what it wants writes nothing, and
+    would leave what an earlier process left.
+    """
     name = os.path.abspath(directory)
     if name not in _cleaned:
         _cleaned.add(name)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.core import StoreError, atomic_path, read_npz, warn_user
+from torchkiln.core import StoreError, atomic_path, clean_leftovers_once, read_npz, warn_user
 
 Arrays = dict[str, NDArray[Any]]
 # By dataset, folder and names of what `cached_arrays` keeps. There may be other things beside it:
@@ -41,6 +41,7 @@ def cached_arrays(
         names: Those of the arrays that `build` returns; a file with others is damaged.
     """
     path = data_dir() / f"{name}.npz"
+    clean_leftovers_once(path.parent)
     try:
         kept = read_npz(path, "it")
         if names is None or kept.keys() == set(names):
@@ -57,8 +58,8 @@ def cached_arrays(
     except OSError as error:
         # What took minutes to compute is not thrown away for a full disk.
         warn_user(
-            f"{path} cannot be written ({error}), so it is made anew each time; set "
-            "TORCHKILN_DATA_DIR to a folder with room"
+            f"{path} cannot be written ({error.__cause__ or error}), so it is made anew each "
+            "time; set TORCHKILN_DATA_DIR to a folder with room"
         )
     return arrays
 

@@ -21,6 +21,7 @@ import torch
 
 from torchkiln.core import (
     check_trusted,
+    clean_leftovers_once,
     cpu_features,
     file_lock,
     run_compiler,
@@ -70,6 +71,7 @@ def load_native(name: str) -> ctypes.CDLL | None:
     # May hold more than a name, as in "ccache g++".
     compiler = shlex.split(os.environ.get(variable, "")) or ([found] if found else [])
     library = native_dir() / f"{name}-{_digest(source, flags)}.so"
+    clean_leftovers_once(library.parent)
     try:
         if not _is_intact(library):
             if not compiler:

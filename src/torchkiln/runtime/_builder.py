@@ -183,8 +183,9 @@ def _keep(cache: ExecutableCache, digest: str, package: Path, description: str) 
         cache.store(digest, package, description)
     except OSError as error:
         warn_user(
-            f"the executable could not be kept in {cache.directory} ({error}), so the next start "
-            "compiles again; free some space, or choose another cache_dir"
+            f"the executable could not be kept in {cache.directory} "
+            f"({error.__cause__ or error}), so the next start compiles again; free some space, or "
+            "choose another cache_dir"
         )
 
 

@@ -27,6 +27,7 @@ from torchkiln.core import (
     atomic_path,
     check_trusted,
     clean_leftovers,
+    clean_leftovers_once,
     file_lock,
     read_sealed,
     sha256_file,
@@ -95,6 +96,9 @@ class ExecutableCache:
                 writable = False  # a cache that is only read, or a full disk
             if self.directory.exists():
                 check_trusted(self.directory, self._trusted)
+            if writable:
+                for folder in _FOLDERS:
+                    clean_leftovers_once(self.directory / folder)
             yield self._verified(key, remove=writable)
 
     def _verified(self, key: str, *, remove: bool) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -93,8 +94,8 @@ class CheckpointStore:
             self._remove(number)
             before = "the last good one is kept" if generations else "there is none before it"
             raise CheckpointError(
-                f"the checkpoint could not be written to {self.directory} ({error}), {before}; "
-                "free some space, or save elsewhere"
+                f"the checkpoint could not be written to {self.directory} "
+                f"({error.__cause__ or error}), {before}; free some space, or save elsewhere"
             ) from error
         previous = self._last_good(generations)
         self._known_good = number
@@ -192,7 +193,14 @@ class CheckpointStore:
 
     def _generations(self) -> list[int]:
         """Return the numbers of all generations, oldest first."""
-        return sorted(n for n, kinds in self._own_files().items() if "json" in kinds)
+        try:
+            found = self._own_files()
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.directory} cannot be read ({error}); look after the disk, or choose "
+                "another place"
+            ) from error
+        return sorted(number for number, kinds in found.items() if "json" in kinds)
 
     def _write(self, number: int, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> Path:
         path = self._tensor_file(number)
@@ -218,9 +226,11 @@ class CheckpointStore:
                     f"{self._header_file(number)} has format {found!r}, this version of Torchkiln "
                     f"reads {_FORMAT}; use the version that wrote it"
                 )
-            if header["tensors"]["sha256"] != sha256_file(path):
+            # Read once: what is used is what was compared, whatever happens to the file.
+            content = path.read_bytes()
+            if header["tensors"]["sha256"] != hashlib.sha256(content).hexdigest():
                 raise _Damaged(f"{path.name} does not have its checksum")
-            return Checkpoint(read_tensors(path, header["tensors"]["aliases"]), header["facts"])
+            return Checkpoint(read_tensors(content, header["tensors"]["aliases"]), header["facts"])
         except SealBroken as finding:
             raise _Damaged(str(finding)) from finding
         except FileNotFoundError as error:
@@ -244,9 +254,10 @@ class CheckpointStore:
 
     def _remove_all_but(self, kept: set[int | None]) -> None:
         """Remove other generations, and tensors that a killed process left without a header."""
-        for number in self._own_files():
-            if number not in kept:
-                self._remove(number)
+        with contextlib.suppress(OSError):  # another time
+            for number in self._own_files():
+                if number not in kept:
+                    self._remove(number)
 
     def _remove(self, number: int) -> None:
         # What cannot be removed now is removed another time.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from torchkiln.core import CheckpointError
@@ -46,9 +46,15 @@ def _on_host(name: str, tensor: Tensor) -> Tensor:
         ) from error
 
 
-def read_tensors(path: Path, aliases: Mapping[str, str]) -> dict[str, Tensor]:
-    """Return what `write_tensors` was given; equal ones are one object again."""
-    tensors: dict[str, Tensor] = load_file(path)
+def read_tensors(content: bytes, aliases: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return what `write_tensors` was given; equal ones are one object again.
+
+    Args:
+        content: Of the file. A mapped one would be read at the first use of a tensor only, when
+            errors of the disk end the process.
+        aliases: What `write_tensors` returned.
+    """
+    tensors: dict[str, Tensor] = load(content)
     return {**tensors, **{name: tensors[other] for name, other in aliases.items()}}
 
 

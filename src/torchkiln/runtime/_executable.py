@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, fx, nn
@@ -44,9 +43,14 @@ class NativeExecutable(Executable):
         # The operators that a package may call by name are registered by this import.
         import torchkiln.ops  # noqa: F401
 
-        # Loaded at once: the file need not stay after this.
-        with _unpacking_in_scratch(device):
+        # torch unpacks the file into a temporary folder, which nobody would remove if the process
+        # were killed; in one of ours it goes with the next start.
+        self._unpacked = ScratchDirectory()
+        with _temporary_files_in(self._unpacked.path):
+            # Loaded at once: the file need not stay after this.
             self._loaders = {name: _load(path, name, index) for name in entries}
+        if device.type == "cpu":
+            self._unpacked.remove()  # the system keeps what is loaded
 
     def entry(self, name: str) -> Run:
         loader = self._loaders[name]
@@ -61,22 +65,18 @@ class NativeExecutable(Executable):
 
 
 @contextlib.contextmanager
-def _unpacking_in_scratch(device: torch.device) -> Iterator[None]:
-    """Let torch unpack packages where the next start cleans up if this process is killed.
-
-    It takes a folder of its own in the temporary directory, and removes it when the program goes.
-    On the CPU nothing is read from there once libraries are loaded, so all of it goes at once; on
-    others it stays torch's business.
-    """
-    if device.type != "cpu":
-        yield
-        return
-    scratch = ScratchDirectory()
-    try:
-        with _environment_lock, mock.patch.dict(os.environ, {"TMPDIR": str(scratch.path)}):
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """Let native code make its temporary files in `folder`."""
+    with _environment_lock:
+        before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = str(folder)
+        try:
             yield
-    finally:
-        scratch.remove()
+        finally:
+            if before is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = before
 
 
 def _load(path: Path, name: str, index: int) -> Any:

@@ -131,7 +131,13 @@ def load_program(
     workspace = ScratchDirectory()
     metadata = ProgramMetadata.from_json(header["program"])
     package = workspace.path / "program.pt2"
-    package.write_bytes(parts["executable.pt2"])
+    try:
+        package.write_bytes(parts["executable.pt2"])
+    except OSError as error:
+        raise ExecutableError(
+            f"the executable in {path} cannot be unpacked to {package} ({error}); free some space, "
+            "or set TMPDIR to another place"
+        ) from error
     program.adopt_executable(
         NativeExecutable(package, _device(module), metadata.entries),
         metadata,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ def build_package(
     """Compile every entry of the program and write them as one package.
 
     Raises:
-        CompileError: if code generation or the C++ compiler fails.
+        CompileError: if code generation or the C++ compiler fails, or the disk is full.
     """
     from torch._inductor.package.package import package_aoti
 
@@ -44,7 +45,16 @@ def build_package(
         except Exception as error:
             raise CompileError(explain_failure(error)) from error
     progress.enter("packaging")
-    package_aoti(str(path), files)
+    try:
+        # Written by Python: torch's writer ends the process when the disk is full.
+        content = io.BytesIO()
+        package_aoti(content, files)
+        path.write_bytes(content.getbuffer())
+    except (OSError, RuntimeError) as error:
+        raise CompileError(
+            f"the executable could not be written to {path} ({error}); free some space, or set "
+            "TMPDIR to a folder with room"
+        ) from error
 
 
 def compile_entry(entry: Entry, module: nn.Module, recomputes: bool) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchkiln.bench.report._record import EpochRecord, RunResult, ValidationResult
+from torchkiln.bench.report._series_aside import kept_aside, read_aside
 from torchkiln.core import StoreError, parse_json, read_npz, write_atomic
 
 VERSION = 1
@@ -52,11 +53,25 @@ def save_result(result: RunResult, directory: Path) -> tuple[Path, Path]:
     content = buffer.getvalue()
     record = to_record(result)
     record["series"] = {"file": SERIES_NAME, "sha256": hashlib.sha256(content).hexdigest()}
-    # The JSON comes last: it is never newer than the series that it names.
+    # The JSON comes last: it is never newer than the series that it names. Until it comes, the one
+    # before it needs its own.
+    with kept_aside(directory / SERIES_NAME, _checksum_in(directory / RESULTS_NAME)):
+        _write(directory, content, record)
+    return directory / RESULTS_NAME, directory / SERIES_NAME
+
+
+def _checksum_in(path: Path) -> str:
+    """Return the checksum of the series that a results file belongs to; empty without one."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["series"]["sha256"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def _write(directory: Path, content: bytes, record: dict[str, Any]) -> None:
     write_atomic(directory / SERIES_NAME, content)
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
     write_atomic(directory / RESULTS_NAME, text + "\n")
-    return directory / RESULTS_NAME, directory / SERIES_NAME
 
 
 def load_result(path: Path) -> RunResult:
@@ -168,6 +183,8 @@ def _read_series(path: Path, sha256: str) -> dict[str, npt.NDArray[Any]]:
     except OSError as error:
         raise StoreError(f"cannot read {path}, which belongs to the results: {error}") from error
     if hashlib.sha256(content).hexdigest() != sha256:
+        content = read_aside(path, sha256) or b""
+    if not content:
         raise StoreError(f"{path} is damaged or belongs to another run; run the benchmark again")
     return read_npz(io.BytesIO(content), path)
 

@@ -9,7 +9,7 @@ from torchkiln.bench.report._plots import PICTURE_NAMES, pictures_of
 from torchkiln.bench.report._record import RunResult
 from torchkiln.bench.report._results_file import save_result
 from torchkiln.bench.report._theme import LIGHT
-from torchkiln.core import write_atomic
+from torchkiln.core import WriteError, write_atomic
 
 PAGE_NAME = "report.html"
 
@@ -19,6 +19,9 @@ def write_report(result: RunResult, directory: Path) -> list[Path]:
 
     `results.json` comes first: should a picture fail, the figures are safe. A picture of an older
     run in `directory` that this run has no figures for is removed, as it would be misleading.
+
+    Raises:
+        WriteError: if the disk is full or cannot be written.
     """
     written = list(save_result(result, directory))
     light = {picture.name: picture.png(LIGHT) for picture in pictures_of(result)}
@@ -28,7 +31,17 @@ def write_report(result: RunResult, directory: Path) -> list[Path]:
             write_atomic(path, light[name])
             written.append(path)
         else:
-            path.unlink(missing_ok=True)
+            _remove(path)
     page = directory / PAGE_NAME
     write_atomic(page, render_page(result, light))
     return [*written, page]
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise WriteError(
+            f"{path} shows an older run and cannot be removed ({error}); remove it yourself, or "
+            "report to another folder"
+        ) from error

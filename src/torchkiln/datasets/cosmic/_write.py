@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from torchkiln.core import ArgumentError, atomic_path
+from torchkiln.core import ArgumentError, write_atomic
 from torchkiln.datasets.cosmic._event import NUM_PLANES, CosmicEvent
 from torchkiln.datasets.cosmic._files import LABEL_GROUP, WIRE_GROUP
 
@@ -30,10 +31,11 @@ _META = np.dtype(
 def write_larcv3(path: Path, events: Iterable[CosmicEvent]) -> None:
     """Write events to a file that `Larcv3Events` reads; it appears when it is complete.
 
-    All events are held in memory, 12 bytes a pixel.
+    All events are held in memory, 12 bytes a pixel, and so is the file.
 
     Raises:
         ArgumentError: if there is no event.
+        WriteError: if the file cannot be written.
     """
     import h5py
 
@@ -45,7 +47,9 @@ def write_larcv3(path: Path, events: Iterable[CosmicEvent]) -> None:
         event.wires.astype(np.uint64) * event.height + event.ticks.astype(np.uint64)
         for event in kept
     ]
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    # Written by Python: HDF5 itself crashes the process when a disk is full.
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
         event_ids = np.zeros(len(kept), _EVENT_ID)
         event_ids["event"] = np.arange(len(kept))
         file["Events/event_id"] = event_ids
@@ -59,10 +63,11 @@ def write_larcv3(path: Path, events: Iterable[CosmicEvent]) -> None:
                 "voxel_extents": _voxel_extents(counts),
                 "voxels": voxels,
             }
-            for table, content in tables.items():
+            for table, rows in tables.items():
                 file.create_dataset(
-                    f"Data/{group}/{table}", data=content, chunks=True, compression="gzip"
+                    f"Data/{group}/{table}", data=rows, chunks=True, compression="gzip"
                 )
+    write_atomic(path, content.getvalue())
 
 
 def _extents(num_events: int) -> np.ndarray:

@@ -84,8 +84,7 @@ def open_lines(path: Path, *, progress: bool = False) -> Iterator[TextLines]:
     except IsADirectoryError:
         raise StoreError(f"{path} is a folder; name the files in it") from None
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StoreError(f"{path} cannot be read: {reason}; check its name") from error
+        raise unreadable(path, error) from error
     with (
         raw,
         tqdm(
@@ -96,7 +95,10 @@ def open_lines(path: Path, *, progress: bool = False) -> Iterator[TextLines]:
             disable=not progress,
         ) as bar,
     ):
-        packed = raw.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
+        try:
+            packed = raw.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
+        except OSError as error:
+            raise unreadable(path, error) from error
         unpacked = gzip.GzipFile(fileobj=raw) if packed else raw
         stream = io.TextIOWrapper(cast(IO[bytes], unpacked), "utf-8-sig", errors="replace")
         lines = TextLines(path, stream, on_progress=lambda: bar.update(raw.tell() - bar.n))
@@ -107,6 +109,12 @@ def open_lines(path: Path, *, progress: bool = False) -> Iterator[TextLines]:
             raise lines.error(
                 f"the compressed data are damaged or cut off ({error}); copy the file again"
             ) from error
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path} cannot be read: {error.strerror or error}; check its name")
 
 
 def _require_text(path: Path, start: bytes) -> None:

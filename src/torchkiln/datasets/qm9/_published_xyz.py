@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from torchkiln.core import StoreError
-from torchkiln.datasets.files._text_lines import to_number
+from torchkiln.datasets.files._text_lines import to_number, unreadable
 from torchkiln.datasets.molecules._molecules import Molecules, to_offsets
 from torchkiln.datasets.qm9._arrays import published_targets
 from torchkiln.datasets.qm9._smiles import ATOMIC_NUMBERS
@@ -26,8 +26,11 @@ def is_published_xyz(path: Path) -> bool:
         with path.open(encoding="utf-8") as file:
             file.readline()
             return file.readline().split()[:1] == [_TAG]
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
         return False
+    except OSError as error:
+        # Not False: the file would be taken for one without targets.
+        raise unreadable(path, error) from error
 
 
 def read_published_xyz(paths: Sequence[Path], *, source: str, progress: bool) -> Molecules:

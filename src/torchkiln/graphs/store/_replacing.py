@@ -35,14 +35,15 @@ def new_folder(directory: Path, *, overwrite: bool) -> Iterator[Path]:
         temporary = temporary_folder(beside=directory)
         outer = temporary.__enter__()
     except OSError as error:
-        raise StoreError(
-            f"cannot write below {directory.parent} ({error}); choose another directory"
-        ) from error
+        raise _no_room(directory, error) from error
     with contextlib.ExitStack() as stack:
         stack.push(temporary)
         # The outer folder is private; what is made in it follows the user's umask.
         inner = outer / directory.name
-        inner.mkdir()
+        try:
+            inner.mkdir()
+        except OSError as error:
+            raise _no_room(directory, error) from error
         yield inner
         try:
             _move(inner, directory, overwrite=overwrite)
@@ -51,6 +52,10 @@ def new_folder(directory: Path, *, overwrite: bool) -> Iterator[Path]:
                 f"another process wrote {directory} meanwhile ({error}); open that, or build again "
                 "with overwrite=True"
             ) from error
+
+
+def _no_room(directory: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot write below {directory.parent} ({error}); choose another directory")
 
 
 def settle_folder(directory: Path) -> None:

@@ -60,7 +60,7 @@ _PREAMBLE_BYTES = 192
 
 def save_columns(columns: Columns, directory: Path, *, overwrite: bool) -> None:
     """Write all columns to a new directory."""
-    with _building(directory, overwrite=overwrite) as temporary:
+    with _building(directory, overwrite=overwrite) as temporary, _writing(directory):
         files = _file_names(columns.schema)
         for name, _ in columns.schema.stored():
             _write_npy(temporary / files[name], columns.arrays[name])
@@ -82,12 +82,14 @@ def stream_to_directory(
         rows: list[_RowFile] = []
 
         def open_sink(_name: str) -> _RowFile:
-            rows.append(_RowFile(temporary / f"row-{len(rows)}.tmp"))
-            stack.callback(rows[-1].file.close)
+            rows.append(_RowFile(temporary / f"row-{len(rows)}.tmp", directory))
+            stack.callback(rows[-1].discard)
             return rows[-1]
 
         flattener = Flattener(open_sink, exclude_keys, levels)
+        # Not in the block below: what reading the graphs raises is the dataset's.
         feed(flattener, graphs, progress=progress)
+        stack.enter_context(_writing(directory))
         flat = flattener.finish()
         files = _file_names(flat.schema)
         num_graphs = len(next(iter(flat.offsets.values()))) - 1
@@ -207,13 +209,23 @@ def _checked_files(files: Iterable[str]) -> list[str]:
 class _RowFile:
     """One row of a column that grows; the first one becomes the .npy file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, store: Path) -> None:
         self.path = path
-        self.file: BinaryIO = path.open("w+b")
-        self.file.write(bytes(_PREAMBLE_BYTES))
+        self._store = store
+        with _writing(store):
+            self.file: BinaryIO = path.open("w+b")
+            self.file.write(bytes(_PREAMBLE_BYTES))
 
     def write(self, data: bytes) -> None:
-        self.file.write(data)
+        try:
+            self.file.write(data)
+        except OSError as error:
+            raise _unwritten(self._store, error) from error
+
+    def discard(self) -> None:
+        """Close the file, whether or not all that was written to it gets there."""
+        with contextlib.suppress(OSError):
+            self.file.close()
 
     def append(self, other: _RowFile) -> None:
         other.file.seek(_PREAMBLE_BYTES)
@@ -236,10 +248,28 @@ def _building(directory: Path, *, overwrite: bool) -> Iterator[Path]:
         raise StoreError(f"{directory} is a file, so it is not replaced; choose a directory")
     if directory.exists() and not overwrite:
         raise StoreError(f"{directory} exists already; pass overwrite=True to replace it")
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / _HEADER).is_file():
+    with _writing(directory):
+        is_foreign = directory.is_dir() and any(directory.iterdir())
+        is_foreign = is_foreign and not (directory / _HEADER).is_file()
+    if is_foreign:
         raise StoreError(f"{directory} is not a graph store, so it is not replaced; choose another")
     with new_folder(directory, overwrite=overwrite) as folder:
         yield folder
+
+
+@contextlib.contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Name the store in errors of the disk."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritten(directory, error) from error
+
+
+def _unwritten(directory: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{directory} cannot be written ({error}); free some space, or choose another directory"
+    )
 
 
 def _file_names(schema: StoreSchema) -> dict[str, str]:
@@ -264,7 +294,8 @@ def _write_offsets(directory: Path, offsets: dict[str, Counts]) -> None:
 def _write_npy(path: Path, array: Array) -> None:
     with path.open("wb") as file:
         file.write(_preamble(array.dtype, array.shape))
-        array.tofile(file)
+        # Not `tofile`: it does not notice when the last of its bytes find no room on the disk.
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _preamble(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

@@ -1,0 +1,122 @@
+"""Each system call of each operation on files fails once, at the boundary of the C library.
+
+A shim (`_shim.c`) is loaded before the C library, so that native writers are hit like Python. For
+every scenario (`_call_scenarios.py`) and mode of failing (`_fail_calls.py`) the operation runs once
+for each of its calls, with that one failing. After each: the old state or the new one, bit for bit;
+an error of Torchkiln's that names the file, or none; a file of the user's as it was; and, after the
+operation was done again, nothing else left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _amount import amount
+from _call_scenarios import SCENARIOS
+from _native_scenarios import NATIVE_SCENARIOS
+
+from torchkiln.core import file_lock
+
+HERE = Path(__file__).parent
+MODES = ("full disk", "one error", "dead disk", "interrupt", "kill")
+
+
+class FaultServer:
+    """A process with the shim, which runs scenarios."""
+
+    def __init__(self, shim: Path) -> None:
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(shim),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(HERE),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, HERE / "_fault_server.py"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no gcc to build the shim that fails system calls")
+    shim = tmp_path_factory.mktemp("shim") / "shim.so"
+    command = ["gcc", "-O1", "-shared", "-fPIC", HERE / "_shim.c", "-o", shim, "-ldl"]
+    subprocess.run(command, check=True)
+    server = FaultServer(shim)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def native(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder with a compiled program, made once by whichever process comes first."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+    folder = shared / "native program"
+    with file_lock(shared / "native program.lock"):
+        if not folder.exists():
+            code = "import sys, pathlib, _native_program as p; p.build(pathlib.Path(sys.argv[1]))"
+            unfinished = folder.with_suffix(".unfinished")
+            environment = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-c", code, unfinished]
+            subprocess.run(command, check=True, env=environment)
+            unfinished.rename(folder)
+    return folder
+
+
+def _run(server: FaultServer, survived: Callable[..., None], **request: Any) -> None:
+    answer = server.ask(limit=amount(2, 10_000), **request)
+    place = f"{request['scenario']}, {request['mode']}"
+    assert not answer["harm"], f"{place}:\n" + "\n".join(answer["harm"])
+    survived(f"system calls: {request['mode']}", answer["injected"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_each_system_call_may_fail(
+    scenario: str, mode: str, server: FaultServer, tmp_path: Path, survived: Callable[..., None]
+) -> None:
+    root = str(tmp_path / "root")
+    _run(server, survived, scenario=scenario, mode=mode, root=root, native="")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scenario", NATIVE_SCENARIOS)
+def test_each_system_call_around_native_code_may_fail(
+    scenario: str,
+    mode: str,
+    server: FaultServer,
+    native: Path,
+    tmp_path: Path,
+    survived: Callable[..., None],
+) -> None:
+    root = str(tmp_path / "root")
+    _run(server, survived, scenario=scenario, mode=mode, root=root, native=str(native))
