@@ -7,12 +7,13 @@ load only files that you trust.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from poptorch._version import __version__
 from poptorch.enums import ConnectionType
 from poptorch.options import Options
 from torchkiln import runtime
-from torchkiln.core import atomic_path, parse_json
+from torchkiln.core import atomic_path, check_trusted, parse_json
 from torchkiln.data import find_unpicklable
 
 if TYPE_CHECKING:
@@ -141,13 +142,22 @@ def _install(
         torch.set_rng_state(random_state)
 
 
-def _open(filename: str | os.PathLike[str]) -> zipfile.ZipFile:
+@contextlib.contextmanager
+def _open(filename: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
+    """Yield a file of `save`, every part of which has its checksum."""
     try:
-        return zipfile.ZipFile(filename)
-    except FileNotFoundError:
+        with translated():
+            check_trusted(Path(filename))
+        with zipfile.ZipFile(filename) as archive:
+            damaged = archive.testzip()
+    except (FileNotFoundError, Error):
         raise
     except Exception as error:  # zipfile has a dozen kinds for bytes that are no archive
         raise _no_such_file(filename, error) from error
+    if damaged is not None:
+        raise _no_such_file(filename, f"{damaged} in it does not have its checksum")
+    with zipfile.ZipFile(filename) as archive:
+        yield archive
 
 
 def _read_description(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:

@@ -33,10 +33,13 @@ def apply_json(options: Options, string: str, source: str) -> None:
         setter: Any = options
         for part in name.split("."):
             setter = getattr(setter, part)
-        if isinstance(argument, list):
-            setter(*argument)
-        else:
-            setter(_enum_member(argument))
+        try:
+            if isinstance(argument, list):
+                setter(*argument)
+            else:
+                setter(_enum_member(argument))
+        except TypeError as error:
+            raise ValueError(f"{source}: {name} does not take {argument!r} ({error})") from error
 
 
 def apply_file(options: Options, filepath: str | os.PathLike[str]) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Deflate writes at least one bit for 129 bytes; no other method is written by NumPy.
 _MOST_PER_BYTE = 1032
 _CHUNK_BYTES = 2**24
+_HEADER_BYTES = 1 << 16  # NumPy itself refuses headers above 10,000 bytes
 
 
 def read_npz(
@@ -52,7 +53,7 @@ def read_npy(file: Path | IO[bytes], label: object = None) -> NDArray[Any]:
     """
     kind = "npy file of numbers"
     with _one_error(file if label is None else label, kind), _opened(file) as whole:
-        return _read_array(whole, _remaining(whole))
+        return _read_array(whole, _remaining(whole))[0]
 
 
 def _read_members(file: IO[bytes], names: Collection[str] | None) -> dict[str, NDArray[Any]]:
@@ -91,47 +92,54 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
     if member.file_size > _MOST_PER_BYTE * member.compress_size:
         raise ValueError(f"it claims {member.file_size} bytes and takes {member.compress_size}")
     with archive.open(member) as stream:
-        array = _read_array(stream, member.file_size)
-        if stream.read(1):  # to the end, where the checksum is compared
+        array, rest = _read_array(stream, member.file_size)
+        if rest or stream.read(1):  # to the end, where the checksum is compared
             raise ValueError("it holds more than its array")
         return array
 
 
-def _read_array(file: IO[bytes], num_bytes: int) -> NDArray[Any]:
-    """Read an array from a file that has `num_bytes` left."""
+def _read_array(file: IO[bytes], num_bytes: int) -> tuple[NDArray[Any], bytes]:
+    """Read an array from a file that has `num_bytes` left; return also what was read beyond it."""
     import numpy as np
 
-    begin = file.tell()
-    version = np.lib.format.read_magic(file)
+    # A part of the file: headers, too, claim a length, and NumPy makes room for it.
+    start = io.BytesIO(file.read(min(num_bytes, _HEADER_BYTES)))
+    version = np.lib.format.read_magic(start)
     # Version 3 differs from 2 in how it spells the names of fields, which nobody asks for here.
     read_header = (
         np.lib.format.read_array_header_1_0
         if version == (1, 0)
         else np.lib.format.read_array_header_2_0
     )
-    shape, fortran_order, dtype = read_header(file)
+    shape, fortran_order, dtype = read_header(start)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not read")
     if any(length < 0 for length in shape):
         raise ValueError(f"no array has the shape {shape}")
-    left = num_bytes - (file.tell() - begin)
+    left = num_bytes - start.tell()
     # An array without entries must not claim length along other axes either: others loop over it.
     lengths: list[int] = [max(length, 1) for length in shape]
     claimed = math.prod(lengths) * max(dtype.itemsize, 1)
-    if claimed > left and (math.prod(shape) > 0 or max(shape, default=0) > _CHUNK_BYTES):
+    count = int(math.prod(shape))
+    if claimed > left and (count or max(shape, default=0) > _CHUNK_BYTES):
         raise ValueError(
             f"it claims an array of the shape {list(shape)}, {claimed:,} bytes, and has {left:,}"
         )
-    array = np.empty(math.prod(shape), dtype=dtype)
-    _fill(array, file)
-    return array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape)
+    array = np.empty(count, dtype=dtype)
+    first = start.read(array.nbytes)
+    _fill(array, first, file)
+    return array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape), start.read()
 
 
-def _fill(array: NDArray[Any], file: IO[bytes]) -> None:
+def _fill(array: NDArray[Any], first: bytes, file: IO[bytes]) -> None:
+    """Fill an array with bytes that were read already, and those that follow in the file."""
     import numpy as np
 
-    target: NDArray[np.uint8] = array.view(np.uint8) if array.nbytes else array
-    for begin in range(0, array.nbytes, _CHUNK_BYTES):
+    if not array.nbytes:
+        return
+    target: NDArray[np.uint8] = array.view(np.uint8)
+    target[: len(first)] = np.frombuffer(first, dtype=np.uint8)
+    for begin in range(len(first), array.nbytes, _CHUNK_BYTES):
         wanted = min(_CHUNK_BYTES, array.nbytes - begin)
         piece = file.read(wanted)
         if len(piece) < wanted:

@@ -178,8 +178,11 @@ class Options:
                 f"output_period {self.output_period} does not divide device_iterations "
                 f"{self.device_iterations}; choose a period that does"
             )
-        if self.random_seed is not None and not _is_whole(self.random_seed):
-            raise OptionsError(f"random_seed must be an int or None, got {self.random_seed!r}")
+        seed = self.random_seed
+        if seed is not None and not (_is_whole(seed) and -(2**63) <= seed < 2**64):
+            raise OptionsError(
+                f"random_seed must be an int or None, of at most 64 bits, got {_shown(seed)}"
+            )
         if not (_is_whole(self.process_id) and 0 <= self.process_id < self.num_processes):
             raise OptionsError(
                 f"process_id {self.process_id!r} is outside 0..{self.num_processes - 1}; "

@@ -226,16 +226,22 @@ class CheckpointStore:
                     f"{self._header_file(number)} has format {found!r}, this version of Torchkiln "
                     f"reads {_FORMAT}; use the version that wrote it"
                 )
-            # Read once: what is used is what was compared, whatever happens to the file.
+            # Read once: what was verified is what is used, whatever becomes of the file.
             content = path.read_bytes()
             if header["tensors"]["sha256"] != hashlib.sha256(content).hexdigest():
                 raise _Damaged(f"{path.name} does not have its checksum")
-            return Checkpoint(read_tensors(content, header["tensors"]["aliases"]), header["facts"])
+            tensors = read_tensors(content, header["tensors"]["aliases"])
+            if not isinstance(header["facts"], dict):
+                raise TypeError(f"facts are {type(header['facts']).__name__}")
+            return Checkpoint(tensors, header["facts"])
         except SealBroken as finding:
             raise _Damaged(str(finding)) from finding
         except FileNotFoundError as error:
             raise _Damaged(f"{Path(error.filename).name} is missing") from error
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (
+            *(OSError, ValueError, KeyError, TypeError, AttributeError),
+            SafetensorError,
+        ) as error:
             raise _Damaged(f"{type(error).__name__}: {error}") from error
 
     def _last_good(self, generations: list[int]) -> int | None:

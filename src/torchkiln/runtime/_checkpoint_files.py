@@ -47,12 +47,10 @@ def _on_host(name: str, tensor: Tensor) -> Tensor:
 
 
 def read_tensors(content: bytes, aliases: Mapping[str, str]) -> dict[str, Tensor]:
-    """Return what `write_tensors` was given; equal ones are one object again.
+    """Return what `write_tensors` was given, from the content of its file.
 
-    Args:
-        content: Of the file. A mapped one would be read at the first use of a tensor only, when
-            errors of the disk end the process.
-        aliases: What `write_tensors` returned.
+    Equal tensors are one object again. Not from the file itself: safetensors would map it, and
+    whoever overwrites the file later would change the tensors, or end the process.
     """
     tensors: dict[str, Tensor] = load(content)
     return {**tensors, **{name: tensors[other] for name, other in aliases.items()}}

@@ -22,6 +22,7 @@ from torchkiln.core import (
     NotCompiledError,
     Options,
     ScratchDirectory,
+    TorchkilnError,
     atomic_path,
     check_trusted,
     parse_json,
@@ -30,11 +31,18 @@ from torchkiln.runtime._binding import bind
 from torchkiln.runtime._environment import describe_environment
 from torchkiln.runtime._executable import NativeExecutable
 from torchkiln.runtime._metadata import ProgramMetadata
+from torchkiln.runtime._signature import Signature
 
 if TYPE_CHECKING:
     from torchkiln.runtime._program import Program
 
 _FORMAT = 1
+_PARTS = (
+    "executable.pt2",
+    "weights.safetensors",
+    "optimizer.safetensors",
+    "rng_state.safetensors",
+)
 
 
 def export_program(program: Program, path: Path) -> None:
@@ -115,21 +123,28 @@ def load_program(
 
     header, parts = _read(Path(path))
     check_trusted(Path(path), () if options is None else options.trusted_dirs)
-    _check_environment(header, module)
-    training = bool(header["training"])
+    try:
+        _check_environment(header, module)
+        training = bool(header["training"])
+        options = options or Options.from_dict({**header["options"], "cache_dir": None})
+        metadata = ProgramMetadata.from_json(header["program"])
+        signature = Signature.from_json(module.forward, header["signature"], options)
+        if not all(isinstance(entry, str) for entry in metadata.entries):
+            raise TypeError(f"entries are {metadata.entries}")
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ImportError) as error:
+        if isinstance(error, TorchkilnError):
+            raise
+        raise ExecutableError(
+            f"{path} was written by another version of Torchkiln ({type(error).__name__}: "
+            f"{error}); export it again"
+        ) from error
     if training and optimizer is None:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    program = Program(
-        module,
-        options or Options.from_dict({**header["options"], "cache_dir": None}),
-        optimizer if training else None,
-        training=training,
-    )
+    program = Program(module, options, optimizer if training else None, training=training)
     _load_weights(module, load_tensors(parts["weights.safetensors"]), Path(path))
     if optimizer is not None and training:
         _load_optimizer(program, optimizer, load_tensors(parts["optimizer.safetensors"]))
     workspace = ScratchDirectory()
-    metadata = ProgramMetadata.from_json(header["program"])
     package = workspace.path / "program.pt2"
     try:
         package.write_bytes(parts["executable.pt2"])
@@ -141,7 +156,7 @@ def load_program(
     program.adopt_executable(
         NativeExecutable(package, _device(module), metadata.entries),
         metadata,
-        header["signature"],
+        signature,
         package,
         workspace,
     )
@@ -176,20 +191,21 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         with zipfile.ZipFile(path) as archive:
             header: dict[str, Any] = parse_json(archive.read("program.json"), "program.json")
-            parts = {name: archive.read(name) for name in header["sha256"]}
+            parts = {name: archive.read(name) for name in _PARTS}
+            sums = {name: header["sha256"][name] for name in _PARTS}
+            found = header["format"]
     except FileNotFoundError:
         raise ExecutableError(f"{path} does not exist; export() writes such files") from None
     except Exception as error:  # zipfile has a dozen kinds for bytes that are no archive
         raise ExecutableError(
             f"{path} is not an exported program, or is damaged ({error}); export it again"
         ) from error
-    if header.get("format") != _FORMAT:
+    if found != _FORMAT:
         raise ExecutableError(
-            f"{path} has format {header.get('format')!r}, this version reads {_FORMAT}; export "
-            "it again"
+            f"{path} has format {found!r}, this version reads {_FORMAT}; export it again"
         )
     for name, data in parts.items():
-        if hashlib.sha256(data).hexdigest() != header["sha256"][name]:
+        if hashlib.sha256(data).hexdigest() != sums[name]:
             raise ExecutableError(f"{name} in {path} is damaged (wrong checksum); export it again")
     return header, parts
 

@@ -99,7 +99,7 @@ class Program:
             mode = OutputMode.FINAL if training else OutputMode.ALL
             options = options.replace(output_mode=mode)
         if options.device is not None:
-            module.to(options.device)
+            _move(module, options.device)
         if options.random_seed is not None:
             torch.manual_seed(options.random_seed)
         self.module = module
@@ -240,12 +240,11 @@ class Program:
         self,
         executable: Executable,
         metadata: ProgramMetadata,
-        signature: dict[str, Any],
+        form: Signature,
         package: Path,
         workspace: ScratchDirectory,
     ) -> None:
         """Take over a loaded executable instead of compiling one."""
-        form = Signature.from_json(self.module.forward, signature, self.options)
         step = StepFunction(self.module, bind(self.module), form, self.options, self.training)
         self._workspace = workspace
         built = Built(executable, metadata, package)
@@ -426,3 +425,10 @@ def _require_module(module: Any) -> None:
         return
     hint = "; create an instance first" if isinstance(module, type) else ""
     raise TypeError(f"expected a torch.nn.Module, got {type(module).__name__}{hint}")
+
+
+def _move(module: nn.Module, device: str) -> None:
+    try:
+        module.to(device)
+    except (RuntimeError, AssertionError) as error:  # whatever torch says of a device it lacks
+        raise OptionsError(f"device {device!r} cannot be used here ({error})") from error

@@ -116,3 +116,11 @@ def test_help_needs_no_torch():
     assert done.returncode == 0, done.stderr
     assert "usage: torchkiln bench cosmic" in done.stdout
     assert "mode=inference" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["data:\n", "mode: {optimizer: }\n", "run:\n  epochs:\n"])
+def test_a_key_without_a_value_is_an_error_of_ours(tmp_path, text):
+    path = tmp_path / "config.yml"
+    path.write_text(text)
+    with pytest.raises(OptionsError):
+        read_settings(["--config", str(path)])

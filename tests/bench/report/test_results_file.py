@@ -16,7 +16,7 @@ import pytest
 from _sample_runs import sample_run
 
 from torchkiln.bench.report import EpochRecord, RunResult, load_result
-from torchkiln.bench.report._results_file import save_result, to_plain, to_record
+from torchkiln.bench.report._results_file import _checksum, save_result, to_plain, to_record
 from torchkiln.core import StoreError
 
 
@@ -104,19 +104,34 @@ def test_missing_series_are_named(tmp_path):
         load_result(path)
 
 
+def sealed(**record):
+    return json.dumps({**record, "sha256": _checksum(record)})
+
+
+def test_a_digit_that_changed_is_noticed(tmp_path):
+    path, _ = save_result(sample_run(num_epochs=2), tmp_path)
+    text = path.read_text()
+    assert "38.4" in text
+    path.write_text(text.replace("38.4", "38.5"))
+    with pytest.raises(StoreError, match=r"results\.json is damaged"):
+        load_result(path)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "not a results file"),
         ("[1]", "not a results file"),
         ('{"version": 99}', "version 99"),
-        ('{"version": 1}', "is damaged: KeyError"),
+        ('{"version": 1}', "version 1"),
+        ('{"version": 2}', "does not have its checksum"),
+        (sealed(version=2), "is damaged: KeyError"),
         ('{"a":' * 2000 + "1" + "}" * 2000, "nested deeper"),
         ("[" * 100_000, "nested deeper"),
         ("\0", "not a results file"),
-        ('{"version": 1, "series": {"file": "/dev/zero", "sha256": ""}}', "beside it"),
-        ('{"version": 1, "series": {"file": "../a.npz", "sha256": ""}}', "beside it"),
-        ('{"version": 1, "series": {"file": 3, "sha256": ""}}', "beside it"),
+        (sealed(version=2, series={"file": "/dev/zero", "sha256": ""}), "beside it"),
+        (sealed(version=2, series={"file": "../a.npz", "sha256": ""}), "beside it"),
+        (sealed(version=2, series={"file": 3, "sha256": ""}), "beside it"),
     ],
 )
 def test_other_files_are_refused(tmp_path, text, message):
@@ -168,8 +183,8 @@ def test_the_record_fits_on_one_line():
 def test_results_of_other_forms_are_named(tmp_path, key, value):
     path, _ = save_result(sample_run(num_epochs=1, num_molecules=10), tmp_path)
     record = json.loads(path.read_text())
-    record[key] = value
-    path.write_text(json.dumps(record))
+    del record["sha256"]
+    path.write_text(sealed(**{**record, key: value}))
     with pytest.raises(StoreError, match=r"results\.json is damaged"):
         load_result(path)
 
@@ -182,6 +197,7 @@ def test_series_that_claim_a_terabyte_are_named(tmp_path):
         archive.writestr("step.npy", b"\x93NUMPY\x01\x00" + b"\x76\x00" + header)
     record = json.loads(path.read_text())
     record["series"]["sha256"] = hashlib.sha256(series.read_bytes()).hexdigest()
-    path.write_text(json.dumps(record))
+    del record["sha256"]
+    path.write_text(sealed(**record))
     with pytest.raises(StoreError, match=r"results\.npz.*claims an array"):
         load_result(path)

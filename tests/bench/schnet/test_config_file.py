@@ -99,3 +99,11 @@ def test_shared_parts_may_be_named_by_anchors(tmp_path):
 def test_deep_values_of_flags_are_our_error(flag):
     with pytest.raises(OptionsError):
         read_settings([flag, "[" * 3000 + "]" * 3000])
+
+
+@pytest.mark.parametrize("text", ["seed: 1\nbatch_size:\n", "bench: {learning_rate: null}\n"])
+def test_a_key_without_a_value_is_named(tmp_path, text):
+    path = tmp_path / "config.yml"
+    path.write_text(text)
+    with pytest.raises(OptionsError, match=r"(batch_size|learning_rate) has no value"):
+        read_settings(["--config", str(path)])

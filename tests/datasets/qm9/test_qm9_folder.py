@@ -1,5 +1,8 @@
 """The same molecules come out of every form that a user may have them in."""
 
+import json
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from torchkiln.datasets import QM9_TARGETS, qm9_molecules, write_qm9_root
 from torchkiln.datasets.qm9._targets import to_molecules
 
 LIMIT = 60
+MANIFEST = "torchkiln-qm9.json"
 XYZ = "3\nenergy=-76.4\nO 0 0 0\nH 0 0.76 0.59\nH 0 -0.76 0.59\n"
 
 
@@ -28,9 +32,9 @@ def written(qm9_tables, tmp_path_factory):
 
 @pytest.fixture
 def root(written, tmp_path):
-    """A root of PyG's QM9 that a test may change."""
+    """A root of PyG's QM9 that a test may change, as if it came from elsewhere."""
     for path in written.rglob("*"):
-        if path.is_file():
+        if path.is_file() and path.name != MANIFEST:
             copy = tmp_path / "QM9" / path.relative_to(written)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
@@ -103,6 +107,38 @@ def test_a_wrong_line_of_the_list_is_named(root):
     lines = path.read_text().split("\n")
     path.write_text("\n".join([*lines[:9], "none", *lines[9:]]))
     with pytest.raises(StoreError, match=r"uncharacterized\.txt, line 10: the number"):
+        qm9_molecules(root, progress=False)
+
+
+@pytest.mark.parametrize("name", ["gdb9.sdf", "gdb9.sdf.csv", "uncharacterized.txt"])
+def test_what_torchkiln_wrote_is_compared_with_its_checksums(root, written, name):
+    path = root / "raw" / name
+    content = path.read_bytes()
+    place = len(content) // 2
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    (root / MANIFEST).write_bytes((written / MANIFEST).read_bytes())
+    with pytest.raises(StoreError, match=rf"{name} is damaged: .*torchkiln data qm9 --root"):
+        qm9_molecules(root, progress=False)
+
+
+def test_a_manifest_without_a_checksum_still_counts(root, written):
+    content = json.loads((written / MANIFEST).read_bytes())["content"]
+    (root / MANIFEST).write_text(json.dumps(content))
+    assert len(qm9_molecules(root, progress=False)) == LIMIT
+    (root / "raw/gdb9.sdf.csv").write_text("changed")
+    with pytest.raises(StoreError, match="is damaged"):
+        qm9_molecules(root, progress=False)
+
+
+def test_a_flipped_bit_in_the_processed_file_is_noticed(root):
+    path = root / "processed/data_v3.pt"
+    (root / "raw/gdb9.sdf").unlink()
+    with zipfile.ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda member: member.file_size)
+    content = bytearray(path.read_bytes())
+    content[largest.header_offset + largest.file_size // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"data_v3\.pt is cut off"):
         qm9_molecules(root, progress=False)
 
 

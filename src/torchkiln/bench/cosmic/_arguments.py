@@ -42,6 +42,11 @@ def read_settings(args: Sequence[str], prog: str = "cosmic_tagger.py") -> Settin
         built = parser.instantiate(parser.parse_args(spelled))
     except (ArgumentError, ValueError, RecursionError) as error:
         raise OptionsError(_readable(error)) from error
+    except TypeError as error:  # the parser takes an empty group for one
+        raise OptionsError(
+            "a setting or a group of settings in a config file has no value; write one behind it, "
+            "or leave the line out"
+        ) from error
     return Settings(**{entry.name: built[entry.name] for entry in dataclasses.fields(Settings)})
 
 

@@ -24,7 +24,7 @@ from torchkiln.bench.report._record import EpochRecord, RunResult, ValidationRes
 from torchkiln.bench.report._series_aside import kept_aside, read_aside
 from torchkiln.core import StoreError, parse_json, read_npz, write_atomic
 
-VERSION = 1
+VERSION = 2
 RESULTS_NAME = "results.json"
 SERIES_NAME = "results.npz"
 _SPLITS = ("validation", "test")
@@ -53,6 +53,7 @@ def save_result(result: RunResult, directory: Path) -> tuple[Path, Path]:
     content = buffer.getvalue()
     record = to_record(result)
     record["series"] = {"file": SERIES_NAME, "sha256": hashlib.sha256(content).hexdigest()}
+    record["sha256"] = _checksum(record)
     # The JSON comes last: it is never newer than the series that it names. Until it comes, the one
     # before it needs its own.
     with kept_aside(directory / SERIES_NAME, _checksum_in(directory / RESULTS_NAME)):
@@ -98,6 +99,10 @@ def load_result(path: Path) -> RunResult:
             f"{path} has version {version!r}, this Torchkiln reads version {VERSION}; "
             "use the one that wrote it"
         )
+    if record.pop("sha256", None) != _checksum(record):
+        raise StoreError(
+            f"{path} is damaged: it does not have its checksum; run the benchmark again"
+        )
     try:
         name = record["series"]["file"]
         if name != SERIES_NAME:
@@ -126,8 +131,12 @@ def load_result(path: Path) -> RunResult:
         )
     except StoreError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StoreError(f"{path} is damaged: {error!r}; run the benchmark again") from error
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def to_plain(value: Any) -> Any:

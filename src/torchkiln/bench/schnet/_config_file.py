@@ -58,6 +58,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
         key = shorts.get(name, name)
         if key not in known:
             raise OptionsError(f"unknown key {name!r}; {nearest_name(name, known, shorts)}")
+        # The parser takes nothing for the default, and then for the value.
+        if value is None and type(None) not in typing.get_args(known[key]):
+            raise OptionsError(f"{name} has no value; write one behind it, or leave the line out")
         if key in spelled and spelled[key][1] != value:
             other, its_value = spelled[key]
             raise OptionsError(contradiction(other, its_value, name, value))

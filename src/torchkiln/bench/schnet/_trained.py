@@ -194,7 +194,10 @@ def load_trained(directory: str | os.PathLike[str]) -> TrainedModel:
         transform = TargetTransform.from_dict(facts["transform"])
         trained = TrainedModel(model.eval().requires_grad_(False), transform, facts)
         missing = {"k", "cutoff_angstrom", "elements"} - set(facts["dataset"])
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, MemoryError) as error:
+    except (
+        *(KeyError, TypeError, ValueError, AttributeError),
+        *(OverflowError, MemoryError, RuntimeError),
+    ) as error:
         raise CheckpointError(
             f"{path} holds no trained SchNet ({type(error).__name__}: {error}); name a model that "
             "`torchkiln bench` trained"

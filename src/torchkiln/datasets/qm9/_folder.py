@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -15,6 +16,7 @@ from torchkiln.datasets.files._read import MOLECULE_SUFFIXES, read_molecules
 from torchkiln.datasets.files._target_table import read_target_table, table_beside, with_table
 from torchkiln.datasets.molecules._molecules import Molecules, join_molecules
 from torchkiln.datasets.qm9._arrays import qm9_arrays
+from torchkiln.datasets.qm9._manifest import require_unchanged
 from torchkiln.datasets.qm9._published_xyz import is_published_xyz, read_published_xyz
 from torchkiln.datasets.qm9._source import PARTS
 from torchkiln.datasets.qm9._targets import QM9_TARGETS, to_molecules
@@ -68,8 +70,14 @@ def _has_structures(path: Path) -> bool:
     return path.is_file() and name.endswith(MOLECULE_SUFFIXES)
 
 
-def _read_files(files: list[Path], source: str, *, progress: bool) -> Molecules:
-    """Read structures, each file with the table beside it."""
+def _read_files(
+    files: list[Path],
+    source: str,
+    *,
+    progress: bool,
+    check: Callable[[], None] = lambda: None,
+) -> Molecules:
+    """Read structures, each file with the table beside it; `check` comes before."""
     tables = [table_beside(path) for path in files]
 
     def read_one(path: Path, table: Path | None) -> Molecules:
@@ -77,6 +85,7 @@ def _read_files(files: list[Path], source: str, *, progress: bool) -> Molecules:
         return molecules if table is None else with_table(molecules, read_target_table(table))
 
     def read() -> Molecules:
+        check()
         several = tqdm(
             zip(files, tables, strict=True),
             total=len(files),
@@ -95,10 +104,18 @@ def _read_published(folder: Path, *, progress: bool) -> Molecules:
     path = folder / _SDF
     if table_beside(path) is None:
         raise StoreError(f"{path} has no targets: {path}.csv is missing")
+
+    def check(*names: str) -> None:
+        if folder.name == "raw":
+            require_unchanged(folder.parent, [f"raw/{name}" for name in names])
+
+    check(_LEFT_OUT)
     with warnings.catch_warnings():
         # Those that `torchkiln data qm9` wrote, in the place of molecules left out.
         warnings.filterwarnings("ignore", message=".*records have no atoms")
-        molecules = _read_files([path], str(path), progress=progress)
+        molecules = _read_files(
+            [path], str(path), progress=progress, check=lambda: check(_SDF, f"{_SDF}.csv")
+        )
     if molecules.names is None:
         raise StoreError(f"{path} has records without names; those of QM9 are gdb_1, gdb_2, ...")
     return _without_left_out(molecules, folder)
@@ -141,6 +158,15 @@ def _require_held(tensors: Sequence[Tensor], path: Path) -> None:
         raise ValueError(f"tensors claim more than the {size:,} bytes of the file")
 
 
+def _require_checksums(file: IO[bytes]) -> None:
+    """Raise if a part of torch's archive does not have its checksum, which torch does not ask."""
+    with zipfile.ZipFile(file) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"{damaged} in it does not have its checksum")
+    file.seek(0)
+
+
 def _read_processed(path: Path) -> Molecules:
     """Read what PyG keeps of QM9, in its units; float32, so energies are rounded to a milli-eV."""
     import torch
@@ -148,6 +174,7 @@ def _read_processed(path: Path) -> Molecules:
 
     try:
         with path.open("rb") as file:
+            _require_checksums(file)
             # Tensors and nothing else: a pickle that would run code is refused.
             values, slices = torch.load(file, weights_only=True)[:2]
         _require_held([*(values[key] for key in ("y", "z", "pos")), slices["z"]], path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,14 @@ from torchkiln.core import (
     StoreError,
     atomic_path,
     file_lock,
-    parse_json,
     sha256_file,
-    write_atomic,
 )
 from torchkiln.datasets.qm9._arrays import QM9Arrays, qm9_arrays, source_key
+from torchkiln.datasets.qm9._manifest import read_manifest, write_manifest
 from torchkiln.datasets.qm9._pyg import write_list_of_dicts, write_processed
 from torchkiln.datasets.qm9._raw import write_list_of_missing, write_sdf, write_target_table
 from torchkiln.datasets.qm9._source import find_source
 
-_MANIFEST = "torchkiln-qm9.json"
 # Processed by PyG at the user's wish, they differ from what was written here and are kept.
 _PROCESSED = ("processed/data_v3.pt", "processed/pre_transform.pt", "processed/pre_filter.pt")
 
@@ -82,13 +79,13 @@ def _write_files(
     if facts["limit"] is not None:
         arrays = arrays.first(min(facts["limit"], len(arrays)))
     done = {name: digest for name, digest in recorded.items() if name not in names}
-    _write_manifest(root, facts, done)
+    write_manifest(root, facts, done)
     for name in (bar := tqdm(names, unit="file", disable=not progress)):
         bar.set_description(f"Writing {name}")
         with atomic_path(root / name) as temporary:
             _WRITERS[name](arrays, temporary)
         done[name] = sha256_file(root / name)
-        _write_manifest(root, facts, done)
+        write_manifest(root, facts, done)
     say(f"{len(arrays):,} molecules are ready: torch_geometric.datasets.QM9({str(root)!r})")
 
 
@@ -108,36 +105,16 @@ def _is_kept(root: Path, name: str, recorded: dict[str, str], say: Callable[[str
 
 def _recorded_files(root: Path, facts: dict[str, Any]) -> dict[str, str]:
     """Return the checksums of what an earlier call with the same facts wrote."""
-    try:
-        content = (root / _MANIFEST).read_bytes()
-    except FileNotFoundError:
-        foreign = [name for name in _WRITERS if (root / name).exists()]
-        if foreign:
-            raise StoreError(
-                f"{root / foreign[0]} was not written by torchkiln; choose another folder, or "
-                f"overwrite it with force=True (--force)"
-            ) from None
-        return {}
-    except OSError as error:
-        raise _damaged_manifest(root, error) from error
-    try:
-        manifest = parse_json(content, _MANIFEST)
-    except StoreError as error:
-        raise _damaged_manifest(root, error) from error
-    files = manifest.pop("files", None) if isinstance(manifest, dict) else None
-    if not isinstance(files, dict) or not all(isinstance(sum_, str) for sum_ in files.values()):
-        raise _damaged_manifest(root, "it names no files with their checksums")
-    return files if manifest == facts else {}
-
-
-def _damaged_manifest(root: Path, reason: object) -> StoreError:
-    return StoreError(
-        f"{root / _MANIFEST} is damaged ({reason}); write everything anew with force=True (--force)"
-    )
-
-
-def _write_manifest(root: Path, facts: dict[str, Any], files: dict[str, str]) -> None:
-    write_atomic(root / _MANIFEST, json.dumps({**facts, "files": files}, indent=2) + "\n")
+    found = read_manifest(root)
+    if found is not None:
+        return found[1] if found[0] == facts else {}
+    foreign = [name for name in _WRITERS if (root / name).exists()]
+    if foreign:
+        raise StoreError(
+            f"{root / foreign[0]} was not written by torchkiln; choose another folder, or "
+            f"overwrite it with force=True (--force)"
+        )
+    return {}
 
 
 def _write_no_transform(arrays: QM9Arrays, path: Path) -> None:

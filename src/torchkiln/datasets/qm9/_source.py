@@ -121,7 +121,13 @@ def _read_rows(rows: list[str], where: str) -> MoleculeTable:
     # 1 file, 3 SMILES, 5 InChI, 7 stoichiometry, 9 elements, 11 coordinates, 13 charges,
     # 15 frequencies; 2 number, 6 atoms, 16 properties.
     pieces = [row.rstrip("\n").split('"') for row in rows]
-    if any(len(row) != 17 for row in pieces):
+    # Numbers of all rows are read as one list: a row with more or fewer would shift the others.
+    if any(
+        len(row) != 17
+        or row[16].count(",") != NUM_PROPERTIES
+        or row[2].count(",") + row[6].count(",") != 4
+        for row in pieces
+    ):
         raise StoreError(f"{where}: a row is cut or has other columns; install qm9pack anew")
     counts = _whole_numbers((row[6][1:-1] for row in pieces), where, most=_MAX_ATOMS)
     symbols = ",".join(row[9] for row in pieces).encode().translate(None, b"[]',")

@@ -150,7 +150,20 @@ def _identity(directory: Path) -> tuple[int, int] | None:
 
 def _open_columns(directory: Path, *, verify: bool) -> tuple[Columns, str]:
     header = _read_header(directory)
-    for name, facts in header["files"].items():
+    try:
+        _check_files(directory, header["files"], verify=verify)
+        columns = _map_columns(directory, header)
+    except (StoreError, OSError):
+        raise
+    except Exception as error:  # a header with odd content lets anything be raised
+        raise StoreError(f"{directory} is damaged ({error}); {REMEDY}") from error
+    if verify:
+        columns.verify_all()
+    return columns, header["digest"]
+
+
+def _check_files(directory: Path, files: dict[str, dict[str, Any]], *, verify: bool) -> None:
+    for name, facts in files.items():
         path = directory / name
         size = path.stat().st_size if path.is_file() else None
         if size != facts["bytes"]:
@@ -159,15 +172,6 @@ def _open_columns(directory: Path, *, verify: bool) -> tuple[Columns, str]:
         # All checksums but those of the header are in one small file, which has one of its own.
         if (verify or name == _CHECKSUMS) and sha256_file(path) != facts["sha256"]:
             raise StoreError(f"{path} is damaged: its checksum is not that of the header; {REMEDY}")
-    try:
-        columns = _map_columns(directory, header)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(f"{directory} is damaged ({error}); {REMEDY}") from error
-    if verify:
-        columns.verify_all()
-    return columns, header["digest"]
 
 
 def _map_columns(directory: Path, header: dict[str, Any]) -> Columns:
