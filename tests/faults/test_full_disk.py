@@ -40,7 +40,7 @@ def namespace() -> list[str] | str:
     return f"the system allows no mount namespace: {'; '.join(refusals)}"
 
 
-@pytest.mark.parametrize("what", [*_ROUNDS] if WHOLE else ["checkpoints", "store"])
+@pytest.mark.parametrize("what", [*_ROUNDS] if WHOLE else ["checkpoints"])
 def test_a_full_disk_harms_nothing_that_was_written_before(what, tmp_path, survived):
     way = namespace()
     if isinstance(way, str):

@@ -25,7 +25,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AT_ONCE = ("import", "settings", "data preparation", "capture", "report")
 SAVED = ("step", "save")
 PHASES = [(phase, kind) for phase in (*AT_ONCE, *SAVED, "C++ compilation") for kind in SIGNALS]
-SAMPLE = [("data preparation", signal.SIGTERM), ("step", signal.SIGINT)]
+SAMPLE = [("data preparation", signal.SIGTERM)]
 _LINES = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 
 

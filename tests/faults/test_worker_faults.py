@@ -12,6 +12,7 @@ import signal
 import psutil
 import pytest
 import torch
+from _amount import WHOLE
 from torch.utils.data import Dataset
 from torch_geometric.data import Data
 
@@ -89,7 +90,7 @@ LOADERS = {
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", FAULTS if WHOLE else ["killed", "stopped"])
 def test_a_fault_of_a_worker_is_an_error_and_the_next_pass_works(kind, name, survived):
     fault, said = FAULTS[name]
     dataset = Faulty(fault)
@@ -97,8 +98,10 @@ def test_a_fault_of_a_worker_is_an_error_and_the_next_pass_works(kind, name, sur
     got = []
     with pytest.raises((TorchkilnError, ValueError, MemoryError, RuntimeError), match=said) as info:
         got.extend(batch.item() for batch in loader)
-    if name in ENDED:
-        assert isinstance(info.value, WorkerError)
+    if name in ENDED and not isinstance(info.value, WorkerError):
+        # torch's handler of SIGCHLD raises wherever the program is, here perhaps in this test.
+        assert kind == "sync with workers"
+        assert "DataLoader worker" in str(info.value)
     # What came before the fault is right and in order; nothing is made up or left out.
     assert got == [float(i) for i in range(len(got))]
     assert len(got) <= AT
@@ -111,7 +114,7 @@ def test_a_fault_of_a_worker_is_an_error_and_the_next_pass_works(kind, name, sur
     survived(f"a worker that is {name}")
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", FAULTS if WHOLE else ["killed", "stopped"])
 def test_a_fault_of_a_worker_of_fixed_size_batches_is_an_error(name, monkeypatch, survived):
     fault, said = FAULTS[name]
     home, make, calls = os.getpid(), GroupMaker.__call__, []
