@@ -281,7 +281,9 @@ CASES = {
     "unknown option in a file": misuse(
         lambda: Options.from_yaml("nonsense: 1"), OptionsError, "unknown option 'nonsense'; known"
     ),
-    "file is no mapping": misuse(lambda: Options.from_yaml("- 1"), OptionsError, "mapping of option names"),
+    "file is no mapping": misuse(
+        lambda: Options.from_yaml("- 1"), OptionsError, "expected a mapping of option names"
+    ),
     "unknown backend": misuse(
         lambda: Options(backend="cuda"), OptionsError, "'inductor', 'capture', 'eager'; got 'cuda'"
     ),

@@ -36,11 +36,19 @@ struct Layers {
   float *grad_first, *grad_first_bias, *grad_second, *grad_second_bias, *grad_third;
 };
 
+/* Where the rows of a thread begin: at a whole block, since rows beside a block are computed by
+   other code, which may round otherwise. So no row depends on how many threads there are. */
+INLINE int64_t first_row(int64_t rows, int64_t part, int64_t parts) {
+  const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
+  return std::min(rows, blocks * part / parts * kBlockRows);
+}
+
 /* Call work(first row, count) for tiles of the rows of one thread. */
 template <class Work>
 INLINE void for_tiles(int64_t rows, int64_t part, int64_t parts, Work work) {
-  const int64_t end = rows * (part + 1) / parts;
-  for (int64_t row = rows * part / parts; row < end; row += kTileRows)
+  static_assert(kTileRows % kBlockRows == 0, "tiles begin at whole blocks, too");
+  const int64_t end = first_row(rows, part + 1, parts);
+  for (int64_t row = first_row(rows, part, parts); row < end; row += kTileRows)
     work(row, std::min(kTileRows, end - row));
 }
 
