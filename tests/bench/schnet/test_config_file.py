@@ -101,7 +101,7 @@ def test_deep_values_of_flags_are_our_error(flag):
         read_settings([flag, "[" * 3000 + "]" * 3000])
 
 
-@pytest.mark.parametrize("text", ["seed: 1\nbatch_size:\n", "bench: {learning_rate: null}\n"])
+@pytest.mark.parametrize("text", ["num_epochs: 1\nbatch_size:\n", "bench: {learning_rate: null}\n"])
 def test_a_key_without_a_value_is_named(tmp_path, text):
     path = tmp_path / "config.yml"
     path.write_text(text)
