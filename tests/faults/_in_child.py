@@ -80,11 +80,15 @@ def _be_the_child(
         _limit_memory()
         # The default action of an alarm ends the process, whatever native code is busy with.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        found = 0
         for number in range(begin, len(cases)):
+            if found == _MOST_HARMS:
+                break
             progress[:] = struct.pack("q", number)
             signal.alarm(_PATIENCE_SECONDS)
             harm = _attempted(attempt, cases[number])
             if harm is not None:
+                found += 1
                 os.write(writer, json.dumps(f"case {number}: {harm}").encode() + b"\n")
         progress[:] = struct.pack("q", len(cases))
     finally:

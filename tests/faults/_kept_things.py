@@ -8,7 +8,6 @@ import importlib.util
 import itertools
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,8 +235,11 @@ def native_helper(folder: Path) -> Kept:
     def read() -> Any:
         loaded: list[bytes] = []
 
-        def build(command: list[str], **_rest: Any) -> None:
-            Path(command[-1]).write_bytes(code)
+        def build(
+            _command: list[str], library: Path, *, finish: Callable[[Path], None], **_rest: Any
+        ) -> None:
+            library.write_bytes(code)
+            finish(library)
 
         def load(name: str) -> str:
             loaded.append(Path(name).read_bytes())
@@ -246,7 +248,7 @@ def native_helper(folder: Path) -> Kept:
         with (
             mock.patch.dict(os.environ, {"TORCHKILN_NATIVE_DIR": str(folder)}),
             mock.patch.object(ctypes, "CDLL", load),
-            mock.patch.object(subprocess, "run", build),
+            mock.patch.object(_native, "run_compiler", build),
         ):
             assert _native.load_native.__wrapped__("_mt19937") == "a library"
         return loaded

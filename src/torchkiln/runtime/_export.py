@@ -131,6 +131,9 @@ def load_program(
         signature = Signature.from_json(module.forward, header["signature"], options)
         if not all(isinstance(entry, str) for entry in metadata.entries):
             raise TypeError(f"entries are {metadata.entries}")
+        state = header.get("state")
+        if not isinstance(state, dict | None):
+            raise TypeError(f"state is {type(state).__name__}")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ImportError) as error:
         if isinstance(error, TorchkilnError):
             raise
@@ -160,7 +163,7 @@ def load_program(
         package,
         workspace,
     )
-    _check_state(program, header.get("state"), Path(path))
+    _check_state(program, state, Path(path))
     program.rng_state = load_tensors(parts["rng_state.safetensors"])["rng_state"]
     return program
 
