@@ -146,6 +146,7 @@ def kill_once(armed, item):
     return torch.tensor(item)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's handler
 def test_the_epoch_after_a_kill_is_whole(loaders):
     armed = torch.ones(1, dtype=torch.int64).share_memory_()
     it = loaders(make=functools.partial(kill_once, armed))
@@ -153,6 +154,7 @@ def test_the_epoch_after_a_kill_is_whole(loaders):
         armed[0] = 0  # nobody but the program itself could be killed
         assert len(numbers(it)) == 4
     else:
-        with pytest.raises(WorkerError, match="SIGKILL"):
+        # torch's own words, where its handler of SIGCHLD was faster than we are.
+        with pytest.raises(WorkerError, match=r"SIGKILL|killed by signal: Killed"):
             numbers(it)
     assert numbers(it) == [(1, i) for i in range(5)]
