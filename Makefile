@@ -31,7 +31,7 @@ test: $(STAMP) lint types  ## Lint, type-check and run the tests (under 10 minut
 slow: $(STAMP)  ## Run the long test matrices
 	$(BIN)/python -m pytest -m slow -n 2 --dist load --timeout 1800 $(PYTEST_ARGS)
 
-faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing (15 minutes)
+faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing
 	TORCHKILN_FAULTS=whole $(BIN)/python -m pytest tests/faults -m '' -n 2 --dist load --timeout 900 $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)

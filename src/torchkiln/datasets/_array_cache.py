@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.core import StoreError, atomic_path, clean_leftovers_once, read_npz, warn_user
+from torchkiln.core import (
+    StoreError,
+    atomic_path,
+    clean_leftovers,
+    clean_leftovers_once,
+    read_npz,
+    user_cache_dir,
+    warn_user,
+)
 
 Arrays = dict[str, NDArray[Any]]
 # By dataset, folder and names of what `cached_arrays` keeps. There may be other things beside it:
@@ -21,10 +29,7 @@ _KEPT = {"qm9": (".", "qm9-*.npz"), "water": ("water", "*.npz")}
 def data_dir() -> Path:
     """Return `TORCHKILN_DATA_DIR`, or torchkiln's folder in the user's cache directory."""
     named = os.environ.get("TORCHKILN_DATA_DIR")
-    if named:
-        return Path(named)
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "torchkiln"
+    return Path(named) if named else user_cache_dir()
 
 
 def cached_arrays(
@@ -86,8 +91,9 @@ def clear_kept(*, dry_run: bool = False) -> list[tuple[Path, int]]:
     for folder, names in _KEPT.values():
         place = data_dir() / folder
         if place.resolve().is_relative_to(data_dir().resolve()):
-            # `atomic_path` writes beside the file, under a hidden name.
             found += sorted([*place.glob(names), *place.glob(f".{names}.*.tmp")])
+            if not dry_run:
+                clean_leftovers(place)  # what `atomic_path` leaves when it is killed
     cleared = [(path, path.lstat().st_size) for path in found]
     if not dry_run:
         for path in found:
