@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,7 +12,14 @@ import threading
 
 import pytest
 
-from torchkiln.core import atomic_path, file_lock, sha256_file, write_atomic
+from torchkiln.core import (
+    WriteError,
+    atomic_path,
+    file_lock,
+    run_compiler,
+    sha256_file,
+    write_atomic,
+)
 
 
 def test_write_replaces_the_whole_content(tmp_path):
@@ -35,6 +43,23 @@ def test_failure_keeps_the_old_content_and_leaves_no_rubbish(tmp_path):
         half_written()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_errors_of_other_files_are_not_blamed_on_the_disk(tmp_path):
+    def copy_missing() -> None:
+        with atomic_path(tmp_path / "file") as temporary:
+            shutil.copyfile(tmp_path / "missing", temporary)
+
+    with pytest.raises(FileNotFoundError, match="missing"):
+        copy_missing()
+    with pytest.raises(FileNotFoundError, match=r"no-such-compiler"):
+        run_compiler(["/no-such-compiler"], tmp_path / "library.so")
+
+
+def test_a_place_that_cannot_be_written_names_the_fix(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(WriteError, match="write to another place"):
+        write_atomic(tmp_path / "file" / "inner", "content")
 
 
 def test_temporary_file_is_beside_its_place(tmp_path):

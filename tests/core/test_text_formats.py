@@ -105,6 +105,13 @@ def test_a_repeated_key_is_named_with_its_line(text, line):
         check_yaml(text, "x.yml")
 
 
+def test_several_merges_and_keys_that_only_look_alike_are_fine():
+    text = 'a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\nd: {"1": text, 1: number}'
+    value = parse_yaml(text, "x.yml")
+    assert value["c"] == {"x": 1, "y": 2}
+    assert value["d"] == {"1": "text", 1: "number"}
+
+
 def test_equal_keys_of_different_mappings_are_fine():
     check_yaml("x: {a: 1}\ny: {a: 1}\nz: [a, a]", "x.yml")
 

@@ -1,5 +1,6 @@
 """The cache directory itself: no program is compiled here."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import warnings
 import pytest
 
 from torchkiln.core import ExecutableError, TrustError, read_sealed, write_sealed
+from torchkiln.runtime import _cache
 from torchkiln.runtime._cache import ExecutableCache
 
 LIMIT_BYTES = 10_000
@@ -54,13 +56,12 @@ def test_an_unknown_key_is_a_quiet_miss(cache):
     [
         lambda package, record: package.write_bytes(b"x" + package.read_bytes()[1:]),
         lambda package, record: package.write_bytes(package.read_bytes()[:10]),
-        lambda package, record: package.unlink(),
         lambda package, record: record.write_text("{"),
         lambda package, record: record.unlink(),
         lambda package, record: record.write_text(json.dumps({"format": 999})),
         lambda package, record: write_sealed(record, {**read_sealed(record), "format": 999}),
     ],
-    ids=["flipped", "truncated", "missing", "torn record", "no record", "foreign", "other format"],
+    ids=["flipped", "truncated", "torn record", "no record", "foreign", "other format"],
 )
 def test_a_damaged_entry_is_removed_with_one_warning(cache, tmp_path, damage):
     package = put(cache, tmp_path, "a")
@@ -68,6 +69,14 @@ def test_a_damaged_entry_is_removed_with_one_warning(cache, tmp_path, damage):
     with pytest.warns(UserWarning, match="damaged"):
         assert find(cache, "a") is None
     assert find(cache, "a") is None  # and now it is simply not there
+
+
+def test_a_record_whose_package_is_gone_is_a_quiet_miss(cache, tmp_path, recwarn):
+    put(cache, tmp_path, "a").unlink()  # what an interrupted removal leaves
+    assert find(cache, "a") is None
+    put(cache, tmp_path, "a")
+    assert find(cache, "a") is not None
+    assert not recwarn.list
 
 
 REMEMBERED = {"graph": key("a"), "program": {"entries": ["step"], "mutated_inputs": [0, 3]}}
@@ -174,6 +183,21 @@ def test_clear_removes_all_and_says_how_much(cache, tmp_path):
     assert cache.entries() == []
     assert cache.lookup(key("fast")) is None
     assert list(cache.directory.iterdir()) == []
+
+
+def test_clear_takes_all_files_of_an_entry_under_one_lock(cache, tmp_path, monkeypatch):
+    put(cache, tmp_path, "a")
+    held, original = [], _cache.file_lock
+
+    @contextlib.contextmanager
+    def recorded(path, **how):
+        with original(path, **how):
+            yield
+            held.append(sorted(p.suffix for p in (cache.directory / "executables").iterdir()))
+
+    monkeypatch.setattr(_cache, "file_lock", recorded)
+    cache.clear()
+    assert held[0] == []
 
 
 def test_clear_removes_what_killed_processes_left(cache, tmp_path):

@@ -1,6 +1,9 @@
+import errno
+import hashlib
 import json
 import os
 import resource
+import stat
 import subprocess
 import sys
 import warnings
@@ -174,6 +177,31 @@ def test_a_generation_of_another_version_is_not_thrown_away(store):
     write_sealed(path, {**read_sealed(path), "format": 9})
     CheckpointStore(store.directory).save(tensors(), {})
     assert path.exists()
+
+
+def test_checkpoints_of_the_format_before_are_named_and_kept(store):
+    path = store.save(tensors(), {})
+    sealed = read_sealed(path)
+    facts_sha256 = hashlib.sha256(json.dumps(sealed["facts"]).encode()).hexdigest()
+    path.write_text(json.dumps({**sealed, "format": 1, "facts_sha256": facts_sha256}))
+    with pytest.raises(CheckpointError, match=r"has format 1, .* use the version that wrote it"):
+        CheckpointStore(store.directory).load()
+    CheckpointStore(store.directory).save(tensors(), {})
+    assert path.exists()
+    assert path.with_suffix(".safetensors").exists()
+
+
+def test_a_folder_that_cannot_be_flushed_keeps_its_checkpoint(store, monkeypatch):
+    original = os.fsync
+
+    def refuse_folders(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "folders are not flushed here")
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    store.save(tensors(), FACTS)
+    assert CheckpointStore(store.directory).load().facts == FACTS
 
 
 def test_every_flipped_bit_of_the_header_falls_back_to_the_older_one(store):

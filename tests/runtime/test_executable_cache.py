@@ -144,7 +144,7 @@ def test_an_index_file_that_does_not_fit_is_removed_and_traced_again(filled, scr
     assert again["losses"] == results[0]["losses"]
 
 
-def test_exporting_after_the_cache_was_cleared_says_so(tmp_path):
+def test_exporting_after_the_cache_was_damaged_or_cleared_says_so(tmp_path):
     program = training_model(
         WithLoss(nn.Linear(3, 1)), Options(cache_dir=tmp_path / "cache", show_progress=False)
     )
@@ -152,6 +152,12 @@ def test_exporting_after_the_cache_was_cleared_says_so(tmp_path):
     program(*arguments)
     program.destroy()
     program(*arguments)  # from the cache
+    package = program.executable_path
+    content = bytearray(package.read_bytes())
+    content[len(content) // 2] ^= 1
+    package.write_bytes(content)
+    with pytest.raises(ExecutableError, match="was damaged after it was loaded"):
+        program.export(tmp_path / "program.kiln")
     ExecutableCache(tmp_path / "cache", 1).clear()
     program(*arguments)  # what is loaded needs no file
     with pytest.raises(ExecutableError, match="is gone, so there is nothing to export"):

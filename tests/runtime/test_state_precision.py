@@ -17,11 +17,14 @@ from torchkiln.core import ExecutableError, OptimizerError, Options
 from torchkiln.runtime import (
     LAMB,
     CheckpointStore,
+    keep_state_precision,
     load,
     load_optimizer_tensors,
     optimizer_tensors,
     training_model,
 )
+from torchkiln.runtime._optimizers import read_recipe
+from torchkiln.runtime._update_rules import LAMBRule
 
 HALF = torch.float16
 WITH_STATE = [name for name in OPTIMIZERS if name != "sgd"]
@@ -192,6 +195,34 @@ def test_other_plain_steps_go_on_in_float32(name):
         assert param.dtype == HALF
         assert all(value.dtype == torch.float32 for value in optimizer.state[param].values())
     run(program, 2, 3)
+
+
+class MaskedAdam(torch.optim.Adam):
+    """Keeps more than torch's Adam, in dtypes of its own."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                self.state[param]["mask"] = torch.ones_like(param, dtype=torch.bool)
+                self.state[param]["average"] = torch.ones_like(param, dtype=torch.float64)
+        return
+
+
+def test_state_of_a_subclass_is_its_own_business():
+    module = regression(torch.float32)
+    optimizer = MaskedAdam(module.parameters())
+    keep_state_precision(optimizer)
+    module(*batch(torch.float32)).backward()
+    optimizer.step()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("copier", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_copies_of_lamb_keep_its_bias_correction(copier):
+    module = regression(torch.float32)
+    kept = copier(LAMB(module.parameters(), bias_correction=False))
+    assert read_recipe(kept).rules == (LAMBRule(bias_correction=False),)
+    assert kept.bias_correction is False
 
 
 def test_plain_lamb_keeps_float32_moments():

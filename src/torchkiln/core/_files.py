@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from torchkiln.core._errors import WriteError
-from torchkiln.core._temporary import temporary_folder
+from torchkiln.core._temporary import is_temporary, temporary_folder
 
 
 @contextlib.contextmanager
@@ -23,7 +24,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     and `path` keeps what it had.
 
     Raises:
-        WriteError: The disk is full or cannot be written.
+        WriteError: The disk is full or cannot be written. Errors of the block that name another
+            file pass as they are.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,11 +43,22 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except WriteError:
         raise
     except OSError as error:
+        if not _is_about(path, error):
+            raise
         told = WriteError(
             f"{path} cannot be written ({error}); free some space, or write to another place"
         )
         told.errno = error.errno
         raise told from error
+
+
+def _is_about(path: Path, error: OSError) -> bool:
+    """Whether an error concerns writing `path`, and not some other file."""
+    if error.filename is None or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return True
+    named, ours = (Path(os.path.abspath(os.fsdecode(p))) for p in (error.filename, path))
+    is_above = ours.is_relative_to(named)  # the file itself, or a folder that it is in
+    return is_above or any(is_temporary(place) for place in (named, *named.parents))
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:

@@ -22,6 +22,9 @@ _MAX_REPEATED = 10_000
 _MAX_BYTES = 16_000_000
 _PIECE_BYTES = 1 << 20
 
+_Key = tuple[str, str]  # tag and text: the number 1 and the text "1" are two keys
+_MERGE: _Key = ("tag:yaml.org,2002:merge", "<<")
+
 
 def read_text(
     path: Path, *, error: type[TorchkilnError] = StoreError, max_bytes: int = _MAX_BYTES
@@ -134,7 +137,7 @@ class _Open:
     entries: int = 0
     size: int = 1  # with everything that aliases in it stand for
     height: int = 1
-    keys: set[str] = field(default_factory=set)
+    keys: set[_Key] = field(default_factory=set)
 
     def add(self, size: int, height: int) -> None:
         self.entries += 1
@@ -146,8 +149,9 @@ def _scan(events: Iterable[Any], label: object, error: type[TorchkilnError]) -> 
     import yaml
 
     stack = [_Open(is_mapping=False, anchor=None)]
-    # What an anchor stands for: number of nodes, levels, and text of a scalar.
-    anchors: dict[str, tuple[int, int, str | None]] = {}
+    # What an anchor stands for: number of nodes, levels, and which key a scalar would be.
+    anchors: dict[str, tuple[int, int, _Key | None]] = {}
+    resolver: Any = yaml.resolver.Resolver()
     repeated = 0
     for event in events:
         where = f"{label}, line {event.start_mark.line + 1}"
@@ -160,10 +164,11 @@ def _scan(events: Iterable[Any], label: object, error: type[TorchkilnError]) -> 
             continue
         if isinstance(event, yaml.CollectionEndEvent):
             closed = stack.pop()
-            found: tuple[int, int, str | None] = (closed.size, closed.height, None)
+            found: tuple[int, int, _Key | None] = (closed.size, closed.height, None)
             anchor = closed.anchor
         elif isinstance(event, yaml.ScalarEvent):
-            found, anchor = (1, 1, event.value), event.anchor
+            tag = event.tag or resolver.resolve(yaml.ScalarNode, event.value, event.implicit)
+            found, anchor = (1, 1, (tag, event.value)), event.anchor
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchors:
                 raise error(f"{where}: *{event.anchor} stands for nothing that is complete here")
@@ -182,9 +187,10 @@ def _scan(events: Iterable[Any], label: object, error: type[TorchkilnError]) -> 
             anchors[anchor] = found
         parent = stack[-1]
         is_key = parent.is_mapping and parent.entries % 2 == 0
-        if is_key and found[2] is not None:
+        # A mapping may merge several others.
+        if is_key and found[2] is not None and found[2] != _MERGE:
             if found[2] in parent.keys:
-                raise error(f"{where}: the key {found[2]!r} is there twice; remove one of them")
+                raise error(f"{where}: the key {found[2][1]!r} is there twice; remove one of them")
             parent.keys.add(found[2])
         parent.add(*found[:2])
 

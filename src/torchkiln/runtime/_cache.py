@@ -37,7 +37,7 @@ from torchkiln.core import (
 
 _FORMAT = 2
 _KEY = re.compile(r"[0-9a-f]{64}")
-_FOLDERS = {"executables": ("pt2", "json"), "index": ("json",), "locks": ("",)}
+_FOLDERS = {"executables": ("json", "pt2"), "index": ("json",), "locks": ("",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class ExecutableCache:
 
     def _verified(self, key: str, *, remove: bool) -> Path | None:
         package, record = self._package(key), self._record(key)
-        if not package.exists() and not record.exists():
-            return None
+        if not package.exists():
+            return None  # a record alone is what an interrupted removal leaves
         try:
             check_trusted(package, self._trusted)
             values = read_sealed(record)
@@ -198,9 +198,14 @@ class ExecutableCache:
         """Remove everything that this class wrote and nobody uses; returns the bytes freed."""
         freed = 0
         for folder, suffixes in _FOLDERS.items():
+            entries: dict[str, list[Path]] = {}
             for suffix in suffixes:
                 for key, path in self._own_files(folder, suffix):
-                    with contextlib.suppress(OSError), self._unused(key):
+                    entries.setdefault(key, []).append(path)
+            for key, paths in entries.items():
+                # All files of an entry at once: nobody else sees a part of it.
+                with contextlib.suppress(OSError), self._unused(key):
+                    for path in paths:
                         freed += path.stat().st_size
                         path.unlink()
             clean_leftovers(self.directory / folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -222,10 +223,7 @@ class CheckpointStore:
             header = read_sealed(self._header_file(number))
             found = header["format"]
             if found != _FORMAT:
-                raise CheckpointError(
-                    f"{self._header_file(number)} has format {found!r}, this version of Torchkiln "
-                    f"reads {_FORMAT}; use the version that wrote it"
-                )
+                raise _another_format(self._header_file(number), found)
             # Read once: what was verified is what is used, whatever becomes of the file.
             content = path.read_bytes()
             if header["tensors"]["sha256"] != hashlib.sha256(content).hexdigest():
@@ -235,6 +233,8 @@ class CheckpointStore:
                 raise TypeError(f"facts are {type(header['facts']).__name__}")
             return Checkpoint(tensors, header["facts"])
         except SealBroken as finding:
+            if _is_of_format_1(self._header_file(number)):
+                raise _another_format(self._header_file(number), 1) from finding
             raise _Damaged(str(finding)) from finding
         except FileNotFoundError as error:
             raise _Damaged(f"{Path(error.filename).name} is missing") from error
@@ -273,10 +273,31 @@ class CheckpointStore:
             self._tensor_file(number).unlink(missing_ok=True)
 
 
+def _another_format(header_file: Path, found: object) -> CheckpointError:
+    return CheckpointError(
+        f"{header_file} has format {found!r}, this version of Torchkiln reads {_FORMAT}; use the "
+        "version that wrote it"
+    )
+
+
+def _is_of_format_1(header_file: Path) -> bool:
+    """Whether this is an intact header of the format before seals, not a damaged one of ours."""
+    try:
+        header = json.loads(header_file.read_bytes())
+        facts = hashlib.sha256(json.dumps(header["facts"]).encode()).hexdigest()
+        return bool(header["format"] == 1 and header["facts_sha256"] == facts)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
 def _flush_directory(directory: Path) -> None:
     """Make new names in a directory survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems flush files but no folders, which is no reason to give up the files.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
     finally:
         os.close(descriptor)

@@ -7,6 +7,7 @@ The executable is native code: load only files that you trust.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -73,6 +74,11 @@ def export_program(program: Program, path: Path) -> None:
             f"{package} is gone, so there is nothing to export; the cache was cleared or is too "
             "small: destroy() the program, call it again and export it then"
         ) from None
+    if not _is_intact_zip(native_code):
+        raise ExecutableError(
+            f"{package} was damaged after it was loaded, so it cannot be exported; delete it, "
+            "destroy() the program, call it again and export it then"
+        )
     weights = {slot.name: slot.tensor for slot in bind(program.module).slots}
     parts = {
         "executable.pt2": native_code,
@@ -166,6 +172,15 @@ def load_program(
     _check_state(program, state, Path(path))
     program.rng_state = load_tensors(parts["rng_state.safetensors"])["rng_state"]
     return program
+
+
+def _is_intact_zip(content: bytes) -> bool:
+    """Whether all parts of a package have the checksums that torch gave them."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return archive.testzip() is None
+    except Exception:  # zipfile has a dozen kinds for bytes that are no archive
+        return False
 
 
 def _device(module: nn.Module) -> torch.device:

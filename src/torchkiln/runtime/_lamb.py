@@ -50,6 +50,10 @@ class LAMB(torch.optim.Optimizer):
         super().__init__(params, defaults)
         keep_state_precision(self)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # torch's own leaves out attributes that it does not know.
+        return {**super().__getstate__(), "bias_correction": self.bias_correction}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         keep_state_precision(self)  # hooks are not part of copies

@@ -16,6 +16,11 @@ from torch import Tensor
 from torchkiln.core import OptimizerError, warn_user
 from torchkiln.runtime._state_dtypes import HALVES
 
+# State that torch's steps compute with; what a subclass keeps beside it is its own business.
+_STATE_OF_TORCH = frozenset(
+    ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "grad_avg", "square_avg", "momentum_buffer")
+)
+
 _kept: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
@@ -95,13 +100,17 @@ def _refuse_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
             if param.grad is None and not has_closure:
                 continue
             for name, value in (optimizer.state.get(param) or {}).items():
-                if name != "step" and isinstance(value, Tensor) and value.dtype != param.dtype:
+                if name in _STATE_OF_TORCH and _has_other_dtype(value, param):
                     raise OptimizerError(
                         f"{type(optimizer).__name__}.step() of torch cannot update {param.dtype} "
                         f"weights with {name} in {value.dtype}, which is how programs keep it; go "
                         "on training with the program, or cast the tensors in optimizer.state to "
                         "the dtype of the weights first (which loses digits)"
                     )
+
+
+def _has_other_dtype(value: Any, param: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.dtype != param.dtype
 
 
 def _interpolates(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
