@@ -60,7 +60,7 @@ def cached_arrays(
     arrays = build()
     try:
         # In the user's cache, native code lies beside it: the folders must be the user's own.
-        own = "TORCHKILN_DATA_DIR" not in os.environ and not is_shared(path)
+        own = not os.environ.get("TORCHKILN_DATA_DIR") and not is_shared(path)
         with atomic_path(path, own=own) as temporary, temporary.open("wb") as target:
             np.savez(target, allow_pickle=False, **arrays)
     except OSError as error:
