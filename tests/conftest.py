@@ -14,6 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+# Two processes of pytest-xdist have two threads each. Threads that wait by spinning take the cores
+# from those that compute: the suite took more than twice the time. Read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # Helpers of Python and torch that live as long as the process, by a part of their command line.
 _LASTING_PROCESSES = ("resource_tracker", "forkserver", "compile_worker")
 # tqdm's monitor and Inductor's pools start once and wait for work.

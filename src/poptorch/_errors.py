@@ -12,6 +12,7 @@ from torchkiln.core import (
     DynamicShapeError,
     OptionsError,
     TorchkilnError,
+    TrustError,
 )
 
 _PYTHON_ERROR = "poptorch_py_error"
@@ -98,7 +99,10 @@ def createPoptorchError(msg: str) -> Error:
 
 def in_original_words(error: Exception) -> str:
     """Return the message of an engine's exception with PopTorch's names for things."""
-    return _WORD.sub(lambda found: _WORDS[found.group()], str(error))
+    text = str(error)
+    if isinstance(error, TrustError) and error.option:
+        text = text.replace(error.option, "")  # poptorch.Options does not have it
+    return _WORD.sub(lambda found: _WORDS[found.group()], text)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from poptorch._version import __version__
 from poptorch.enums import ConnectionType
 from poptorch.options import Options
 from torchkiln import runtime
-from torchkiln.core import atomic_path, check_trusted, parse_json
+from torchkiln.core import atomic_path, check_trusted, is_shared, parse_json
 from torchkiln.data import find_unpicklable
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def save_executor(
     with tempfile.TemporaryDirectory() as directory, translated():
         program = Path(directory) / _PROGRAM
         executor._program.export(program)
-        with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        own = not is_shared(path)
+        with atomic_path(path, own=own) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             archive.writestr(_DESCRIPTION, json.dumps(description))
             archive.write(program, _PROGRAM)
             if export_model:
@@ -187,7 +188,10 @@ def _read_model(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:
 
 def _extract_program(archive: zipfile.ZipFile, directory: str) -> str:
     try:
-        return archive.extract(_PROGRAM, directory)
+        path = archive.extract(_PROGRAM, directory)
+        # The folder is private; with a loose umask the file alone would not be trusted.
+        os.chmod(path, 0o600)
+        return path
     except Exception as error:  # as above
         raise _no_such_file(archive.filename, error) from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -15,6 +17,7 @@ import pytest
 from torchkiln.core import (
     WriteError,
     atomic_path,
+    clean_leftovers,
     file_lock,
     run_compiler,
     sha256_file,
@@ -147,3 +150,51 @@ def test_killed_writer_leaves_the_old_file(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert path.read_text() == "old"
+
+
+def test_nobody_else_may_write_what_is_our_own(tmp_path):
+    before = os.umask(0)
+    try:
+        write_atomic(tmp_path / "deep" / "own" / "file", "x", own=True)
+        write_atomic(tmp_path / "open" / "file", "x")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "deep", tmp_path / "deep" / "own"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "deep" / "own" / "file").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o777
+
+
+def test_shared_lock_is_shared_and_keeps_others_out(tmp_path):
+    path = tmp_path / "lock"
+    with file_lock(path, shared=True) as held, file_lock(path, shared=True, wait=False) as also:
+        assert held
+        assert also
+        with pytest.raises(BlockingIOError), file_lock(path, wait=False):
+            pass
+    with file_lock(path, wait=False) as alone:
+        assert alone
+
+
+def test_lock_does_not_follow_links(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="link"), file_lock(tmp_path / "link"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_file_system_without_locks_is_used_without_and_not_cleaned(tmp_path, monkeypatch, number):
+    def no_locks(_descriptor: int, _kind: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    leftover = tmp_path / ".file.abcdefgh.torchkiln-tmp"
+    leftover.mkdir()
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with file_lock(tmp_path / "lock") as held, file_lock(tmp_path / "lock", wait=False) as again:
+        assert not held
+        assert not again
+    write_atomic(tmp_path / "file", "x")
+    clean_leftovers(tmp_path)
+    assert leftover.is_dir()  # somebody may be using it
+    assert (tmp_path / "file").read_text() == "x"

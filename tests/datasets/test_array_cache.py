@@ -1,8 +1,10 @@
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from torchkiln.core import check_trusted
 from torchkiln.datasets._array_cache import cached_arrays, data_dir
 
 
@@ -59,3 +61,15 @@ def test_where_nothing_can_be_written_arrays_are_built_each_time(monkeypatch, tm
 def test_what_fails_while_building_is_not_hidden():
     with pytest.raises(FileNotFoundError):
         cached_arrays("numbers", lambda: {"a": np.load("no such file.npy")})
+
+
+def test_native_code_can_be_kept_beside_the_arrays_whatever_the_umask(monkeypatch, tmp_path):
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHKILN_DATA_DIR", raising=False)
+    before = os.umask(0)
+    try:
+        cached_arrays("name", lambda: {"a": np.ones(2)})
+    finally:
+        os.umask(before)
+    check_trusted(data_dir())

@@ -1,13 +1,16 @@
 """Where native helpers come from, and what happens where they cannot."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from torchkiln.core import TrustError
+from torchkiln.core import TrustError, _places
 from torchkiln.ops import _native, segment_sum
 
 SUM_WITHOUT_A_COMPILER = """
@@ -94,7 +97,7 @@ def test_a_damaged_library_is_built_again_and_said_once(tmp_path, fresh, recwarn
     subprocess.run(command, check=True)
     damage(library_in(path))
     again = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert again.stderr.count("is damaged; it is built again") == 1
+    assert again.stderr.count("was damaged; it has been built again") == 1
     third = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "damaged" not in third.stderr
 
@@ -109,4 +112,55 @@ def test_a_library_that_others_may_write_is_not_loaded(tmp_path, monkeypatch, fr
     with pytest.raises(TrustError, match=r"can be written by everybody.*TORCHKILN_TRUSTED_DIRS"):
         _native.load_native("_mt19937")
     monkeypatch.setenv("TORCHKILN_TRUSTED_DIRS", str(folder))
+    assert _native.load_native("_mt19937") is not None
+
+
+@pytest.mark.parametrize("compiler", ["missing", "failing"])
+def test_damage_that_cannot_be_mended_is_said_once(tmp_path, monkeypatch, fresh, compiler):
+    if compiler == "missing":
+        monkeypatch.delenv("CC", raising=False)
+        monkeypatch.setattr(_native.shutil, "which", lambda _name: None)
+    else:
+        monkeypatch.setenv("CC", "false")
+    source = Path(_native.__file__).with_name("_mt19937.c")
+    digest = _native._digest(source, _native._LANGUAGES[".c"][2])
+    library = tmp_path / "native" / f"_mt19937-{digest}.so"
+    library.parent.mkdir()
+    library.write_bytes(b"half a lib")
+    told = f"{library} is damaged and cannot be built again.*a compiler or delete the file"
+    with pytest.warns(UserWarning, match=told) as warnings:
+        assert _native.load_native("_mt19937") is None
+    assert len(warnings) == 1
+
+
+@pytest.mark.skipif(_native.load_native("_mt19937") is None, reason="no C compiler")
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_a_folder_that_we_make_is_trusted_whatever_the_umask(monkeypatch, tmp_path, umask):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if os.geteuid() == 0:
+        os.chown(tmp_path, -1, 12345)  # a group that is not private, which all below inherit
+    tmp_path.chmod(0o2755)
+    before = os.umask(umask)
+    try:
+        assert _native.load_native.__wrapped__("_mt19937") is not None
+        assert _native.load_native.__wrapped__("_mt19937") is not None
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.skipif(_native.load_native("_mt19937") is None, reason="no C compiler")
+def test_without_a_home_helpers_are_built_for_the_process(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(_places, "_instead", [])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="cannot be used.*set XDG_CACHE_HOME"):
+        assert _native.load_native.__wrapped__("_mt19937") is not None
+
+
+@pytest.mark.skipif(_native.load_native("_mt19937") is None, reason="no C compiler")
+def test_helpers_are_built_where_there_are_no_locks(monkeypatch, fresh):
+    def no_locks(_descriptor, _kind):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     assert _native.load_native("_mt19937") is not None

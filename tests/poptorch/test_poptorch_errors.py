@@ -64,3 +64,14 @@ def test_messages_use_the_originals_names():
     assert "ungradient_accumulation" in caught.value.message
     with pytest.raises(AssertionError, match="2 deviceIterations x 3"), translated():
         raise core.BatchSizeError("2 device_iterations x 3")
+
+
+def test_remedies_name_no_option_that_there_is_not(tmp_path):
+    path = tmp_path / "model.poptorch"
+    path.touch()
+    path.chmod(0o666)
+    with pytest.raises(poptorch.Error, match="set TORCHKILN_TRUSTED_DIRS=") as told, translated():
+        core.check_trusted(path, ())
+    assert "trusted_dirs=(" in str(told.value.__cause__)
+    assert "trusted_dirs=(" not in str(told.value)
+    assert "Options" not in str(told.value)

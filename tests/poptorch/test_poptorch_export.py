@@ -1,15 +1,19 @@
 import json
+import os
 import pickle
 import subprocess
 import sys
 import textwrap
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import poptorch
+from poptorch import _export
+from torchkiln.core import check_trusted
 
 # The one test that needs native code, in a module that another process can import.
 MODULE = """
@@ -161,3 +165,16 @@ def test_files_without_a_program_are_named(tmp_path, program):
             archive.writestr("program.torchkiln", program)
     with pytest.raises(poptorch.Error, match="program"):
         poptorch.inferenceModel(nn.Linear(1, 1)).loadExecutable(path)
+
+
+def test_the_program_in_a_file_is_trusted_whatever_the_umask(tmp_path):
+    with zipfile.ZipFile(tmp_path / "model.poptorch", "w") as archive:
+        archive.writestr(_export._PROGRAM, "code")
+    (tmp_path / "private").mkdir(mode=0o700)
+    before = os.umask(0)
+    try:
+        with zipfile.ZipFile(tmp_path / "model.poptorch") as archive:
+            path = _export._extract_program(archive, str(tmp_path / "private"))
+    finally:
+        os.umask(before)
+    check_trusted(Path(path))

@@ -1,6 +1,8 @@
 """The cache directory itself: no program is compiled here."""
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -244,3 +246,64 @@ def test_a_package_that_others_may_write_is_refused(cache, tmp_path):
     put(cache, tmp_path, "a").chmod(0o666)
     with pytest.raises(TrustError, match="is native code and is not run"):
         find(cache, "a")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_what_we_make_is_trusted_whatever_the_umask(tmp_path, umask):
+    home = tmp_path / "home"
+    home.mkdir()
+    if os.geteuid() == 0:
+        os.chown(home, -1, 12345)  # a group that is not private, which all below inherit
+    home.chmod(0o2755)
+    cache = ExecutableCache(home / "deep" / "cache", LIMIT_BYTES)
+    before = os.umask(umask)
+    try:
+        put(cache, tmp_path, "a")
+        cache.remember(key("fast"), REMEMBERED)
+    finally:
+        os.umask(before)
+    assert find(cache, "a") is not None
+    assert cache.lookup(key("fast")) is not None
+
+
+def test_a_folder_that_a_team_shares_follows_the_umask(tmp_path):
+    team = tmp_path / "team"
+    cache = ExecutableCache(team / "cache", LIMIT_BYTES, trusted=(team,))
+    before = os.umask(0o002)
+    try:
+        package = put(cache, tmp_path, "a")
+    finally:
+        os.umask(before)
+    for path in (package, package.parent, cache.directory / "locks" / key("a")):
+        assert path.stat().st_mode & 0o020
+
+
+@pytest.mark.parametrize("folder", ["locks", "executables", "index"])
+def test_every_folder_of_the_cache_is_looked_at_before_it_is_used(cache, tmp_path, folder):
+    put(cache, tmp_path, "a")
+    cache.remember(key("fast"), REMEMBERED)
+    lock = cache.directory / "locks" / key("b")
+    lock.symlink_to(tmp_path / "elsewhere")
+    (cache.directory / folder).chmod(0o777)
+    with pytest.raises(TrustError, match=f"{folder} can be written by everybody"):
+        find(cache, "b")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(cache, tmp_path):
+    put(cache, tmp_path, "a")
+    (cache.directory / "locks" / key("b")).symlink_to(tmp_path / "elsewhere")
+    assert find(cache, "b") is None
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_limit_and_clear_count_also_where_there_are_no_locks(cache, tmp_path, monkeypatch):
+    def no_locks(_descriptor, _kind):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    for name in ("a", "b", "c", "d"):
+        put(cache, tmp_path, name, size=4_000)
+    assert len(cache.entries()) == 2
+    assert cache.clear() >= 8_000
+    assert cache.entries() == []

@@ -30,6 +30,7 @@ from torchkiln.core._errors import (
 from torchkiln.core._files import (
     atomic_path,
     file_lock,
+    make_folders,
     sha256_file,
     write_atomic,
 )
@@ -44,7 +45,7 @@ from torchkiln.core._options import (
     Precision,
     Reduction,
 )
-from torchkiln.core._places import user_cache_dir
+from torchkiln.core._places import process_cache_dir, user_cache_dir, writable_cache_dir
 from torchkiln.core._sealed import SealBroken, read_sealed, write_sealed
 from torchkiln.core._stopping import run_stoppable
 from torchkiln.core._temporary import (
@@ -56,7 +57,12 @@ from torchkiln.core._temporary import (
 )
 from torchkiln.core._text_formats import check_yaml, parse_json, parse_yaml, read_json, read_text
 from torchkiln.core._trace import Span, add_listener, span
-from torchkiln.core._trust import check_trusted, private_folder
+from torchkiln.core._trust import (
+    check_trusted,
+    check_trusted_folder,
+    is_shared,
+    private_folder,
+)
 from torchkiln.core._warnings import warn_user
 
 __all__ = [
@@ -104,6 +110,7 @@ __all__ = [
     "clean_leftovers_once",
     "file_lock",
     "is_temporary",
+    "make_folders",
     "read_sealed",
     "sha256_file",
     "temporary_folder",
@@ -120,10 +127,14 @@ __all__ = [
     "read_text",
     # who may have written native code
     "check_trusted",
+    "check_trusted_folder",
+    "is_shared",
     "private_folder",
     # machine
     "cpu_features",
+    "process_cache_dir",
     "user_cache_dir",
+    "writable_cache_dir",
     # trace hooks
     "Span",
     "add_listener",

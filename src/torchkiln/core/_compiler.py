@@ -26,6 +26,7 @@ def run_compiler(
     cwd: str | None = None,
     timeout: float | None = None,
     finish: Callable[[Path], None] | None = None,
+    own: bool = True,
 ) -> None:
     """Run `command` with `-o` and a file that becomes `output` if the compiler succeeds.
 
@@ -37,12 +38,13 @@ def run_compiler(
         cwd: Where the compiler runs.
         timeout: Seconds after which the compiler is given up.
         finish: Called with the new file before it becomes `output`.
+        own: Let nobody else write the output, whatever the umask says.
 
     Raises:
-        subprocess.SubprocessError: The compiler failed, or took too long.
-        OSError: It could not be started, or its output not be written.
+        subprocess.SubprocessError: The compiler is not there, failed, or took too long.
+        OSError: Its output could not be written.
     """
-    with atomic_path(output) as temporary:
+    with atomic_path(output, own=own) as temporary:
         environment = {**os.environ, "TMPDIR": str(temporary.parent)}
         _run_group([*command, "-o", str(temporary)], environment, cwd, timeout)
         if finish is not None:
@@ -52,15 +54,19 @@ def run_compiler(
 def _run_group(
     command: list[str], environment: dict[str, str], cwd: str | None, timeout: float | None
 ) -> None:
-    # A group of its own, so that all of it can be ended, and Ctrl-C reaches it through us alone.
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        cwd=cwd,
-        process_group=0,
-    )
+    try:
+        # A group of its own: all of it can be ended, and Ctrl-C reaches it through us alone.
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=cwd,
+            process_group=0,
+        )
+    except OSError as error:
+        # As a shell tells it: an OSError would be taken for one of the output.
+        raise subprocess.CalledProcessError(127, command, str(error).encode()) from error
     try:
         said, _ = process.communicate(timeout=timeout)
     except BaseException:

@@ -78,6 +78,9 @@ class ExecutableError(TorchkilnError, RuntimeError):
 class TrustError(ExecutableError):
     """Native code lies where somebody else could have written it, so it is not run."""
 
+    # The part of the message that names an option, for façades whose users have none.
+    option = ""
+
 
 class WorkerError(TorchkilnError, RuntimeError):
     """A data-loading process failed; the message carries its traceback."""

@@ -20,11 +20,14 @@ class SealBroken(Exception):  # noqa: N818 - a finding for the caller, who knows
     """The file cannot be read, or does not say what was written."""
 
 
-def write_sealed(path: Path, content: dict[str, Any], indent: int | None = 1) -> None:
+def write_sealed(
+    path: Path, content: dict[str, Any], indent: int | None = 1, *, own: bool = False
+) -> None:
     """Replace `path` by a sealed file with `content`, which must be plain JSON values."""
     # What reading will give: keys become strings, tuples lists.
     plain = json.loads(json.dumps(content))
-    write_atomic(path, json.dumps({"sha256": _checksum(plain), "content": plain}, indent=indent))
+    sealed = {"sha256": _checksum(plain), "content": plain}
+    write_atomic(path, json.dumps(sealed, indent=indent), own=own)
 
 
 def read_sealed(path: Path) -> dict[str, Any]:

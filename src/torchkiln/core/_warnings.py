@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from pathlib import Path
 
 _SOURCES = Path(__file__).resolve().parents[2]
-_OWN = tuple(str(_SOURCES / name) + "/" for name in ("torchkiln", "poptorch", "poptorch_geometric"))
+_PACKAGES = ("torchkiln", "poptorch", "poptorch_geometric")
+# Entering a context of ours passes through Python's own file.
+_OWN = (*(str(_SOURCES / name) + "/" for name in _PACKAGES), contextlib.__file__)
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

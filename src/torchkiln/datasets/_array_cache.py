@@ -15,6 +15,7 @@ from torchkiln.core import (
     atomic_path,
     clean_leftovers,
     clean_leftovers_once,
+    is_shared,
     read_npz,
     user_cache_dir,
     warn_user,
@@ -58,7 +59,9 @@ def cached_arrays(
         warn_user(f"{path} is damaged ({error}) and is made anew")
     arrays = build()
     try:
-        with atomic_path(path) as temporary, temporary.open("wb") as target:
+        # In the user's cache, native code lies beside it: the folders must be the user's own.
+        own = not os.environ.get("TORCHKILN_DATA_DIR") and not is_shared(path)
+        with atomic_path(path, own=own) as temporary, temporary.open("wb") as target:
             np.savez(target, allow_pickle=False, **arrays)
     except OSError as error:
         # What took minutes to compute is not thrown away for a full disk.

@@ -24,9 +24,11 @@ from torchkiln.core import (
     clean_leftovers_once,
     cpu_features,
     file_lock,
+    is_shared,
     run_compiler,
     user_cache_dir,
     warn_user,
+    writable_cache_dir,
 )
 
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
@@ -45,12 +47,13 @@ _LANGUAGES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 _SEAL = b"\ntorchkiln sha256:"
 # Ten seconds of work, but perhaps on a machine where many wait for few cores.
 _PATIENCE_SECONDS = 600
+_VARIABLE = "TORCHKILN_NATIVE_DIR"
 _log = logging.getLogger("torchkiln")
 
 
 def native_dir() -> Path:
     """Return where compiled helpers are kept: `TORCHKILN_NATIVE_DIR` or the user's cache."""
-    chosen = os.environ.get("TORCHKILN_NATIVE_DIR")
+    chosen = os.environ.get(_VARIABLE)
     if chosen:
         # Absolute: a bare file name would be looked for among the system's libraries.
         return Path(chosen).absolute()
@@ -66,30 +69,57 @@ def load_native(name: str) -> ctypes.CDLL | None:
     """
     sources = (Path(__file__).with_name(name + suffix) for suffix in _LANGUAGES)
     source = next(path for path in sources if path.exists())
-    variable, names, flags = _LANGUAGES[source.suffix]
-    found = next(filter(None, map(shutil.which, names)), None)
-    # May hold more than a name, as in "ccache g++".
-    compiler = shlex.split(os.environ.get(variable, "")) or ([found] if found else [])
-    library = native_dir() / f"{name}-{_digest(source, flags)}.so"
+    library = native_dir() / f"{name}-{_digest(source, _LANGUAGES[source.suffix][2])}.so"
     clean_leftovers_once(library.parent)
     try:
         if not _is_intact(library):
-            if not compiler:
-                _log.debug("native helper %s is not available: no compiler (%s)", name, names)
-                return None
-            _build([*compiler, str(source), *_FLAGS, *flags], library)
+            library = _built(source, library)
         check_trusted(library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError) as error:
         told = getattr(error, "output", None) or b""
         _log.debug("native helper %s is not available: %s\n%s", name, error, told.decode())
-        if not library.exists() and not os.access(library.parent, os.W_OK):
-            warn_user(
-                f"native kernels cannot be kept in {library.parent}, and without them everything "
-                "runs several times as slowly; set TORCHKILN_NATIVE_DIR to a folder that can be "
-                "written"
-            )
+        _warn_of_failure(library, error)
         return None
+
+
+def _built(source: Path, library: Path) -> Path:
+    """Build a library, elsewhere if nobody named a folder and the user's cache is read-only.
+
+    Raises:
+        _NoCompiler: There is none.
+        OSError, subprocess.SubprocessError: It failed.
+    """
+    variable, names, flags = _LANGUAGES[source.suffix]
+    found = next(filter(None, map(shutil.which, names)), None)
+    # May hold more than a name, as in "ccache g++".
+    compiler = shlex.split(os.environ.get(variable, "")) or ([found] if found else [])
+    if not compiler:
+        raise _NoCompiler(f"there is no compiler ({' or '.join(names)})")
+    if not os.environ.get(_VARIABLE):
+        library = writable_cache_dir("native") / library.name
+    _build([*compiler, str(source), *_FLAGS, *flags], library)
+    return library
+
+
+class _NoCompiler(subprocess.SubprocessError):
+    """Nothing can be built."""
+
+
+def _warn_of_failure(library: Path, error: Exception) -> None:
+    """Say what costs speed and can be helped; that there is no compiler is known."""
+    if os.path.exists(library) and not _is_intact(library):
+        warn_user(
+            f"{library} is damaged and cannot be built again ({error}); slower code is used; "
+            "install a compiler or delete the file"
+        )
+        return
+    missing = not os.path.exists(library) and not isinstance(error, _NoCompiler)
+    if missing and not os.access(library.parent, os.W_OK):
+        warn_user(
+            f"native kernels cannot be kept in {library.parent}, and without them everything "
+            f"runs several times as slowly; set {_VARIABLE} to a folder that can be written"
+        )
 
 
 def _digest(source: Path, flags: tuple[str, ...]) -> str:
@@ -105,12 +135,14 @@ def _digest(source: Path, flags: tuple[str, ...]) -> str:
 
 
 def _build(command: list[str], library: Path) -> None:
-    with file_lock(library.with_suffix(".lock")):
+    own = not is_shared(library)
+    with file_lock(library.with_suffix(".lock"), own=own):
         if _is_intact(library):
             return  # another process was faster
-        if library.exists():
-            warn_user(f"{library} is damaged; it is built again")
-        run_compiler(command, library, timeout=_PATIENCE_SECONDS, finish=_append_seal)
+        damaged = library.exists()
+        run_compiler(command, library, timeout=_PATIENCE_SECONDS, finish=_append_seal, own=own)
+        if damaged:
+            warn_user(f"{library} was damaged; it has been built again")
 
 
 def _append_seal(library: Path) -> None:
@@ -120,10 +152,10 @@ def _append_seal(library: Path) -> None:
 
 
 def _is_intact(library: Path) -> bool:
-    """Whether a library is there and ends with the checksum of what comes before it."""
+    """Whether a library can be read and ends with the checksum of what comes before it."""
     try:
         content = library.read_bytes()
-    except FileNotFoundError:
+    except OSError:
         return False
     code, seal, checksum = content.rpartition(_SEAL)
     return bool(seal) and hashlib.sha256(code).digest() == checksum

@@ -29,6 +29,8 @@ from torchkiln.core import (
     clean_leftovers,
     clean_leftovers_once,
     file_lock,
+    is_shared,
+    make_folders,
     read_sealed,
     sha256_file,
     warn_user,
@@ -65,6 +67,11 @@ class ExecutableCache:
         self._limit_bytes = limit_bytes
         self._trusted = trusted
 
+    @property
+    def _own(self) -> bool:
+        """Whether nobody else may write what is made here, whatever the umask says."""
+        return not is_shared(self.directory, self._trusted)
+
     def _place(self, folder: str, key: str, suffix: str = "") -> Path:
         if not _KEY.fullmatch(key):
             raise ExecutableError(
@@ -88,14 +95,19 @@ class ExecutableCache:
         Raises:
             TrustError: Somebody else could have written what is in the directory.
         """
+        lock, own = self._place("locks", key), self._own
+        with contextlib.suppress(OSError):
+            make_folders(lock.parent, own=own)
+        # Before anything is opened there: a lock that is a link would be made where it leads.
+        for place in (self.directory, *(self.directory / folder for folder in _FOLDERS)):
+            if place.exists():
+                check_trusted(place, self._trusted)
         with contextlib.ExitStack() as stack:
             writable = True
             try:
-                stack.enter_context(file_lock(self._place("locks", key)))
+                stack.enter_context(file_lock(lock, own=own))
             except OSError:
                 writable = False  # a cache that is only read, or a full disk
-            if self.directory.exists():
-                check_trusted(self.directory, self._trusted)
             if writable:
                 for folder in _FOLDERS:
                     clean_leftovers_once(self.directory / folder)
@@ -126,7 +138,7 @@ class ExecutableCache:
         To be called while `holding` the key.
         """
         package = self._package(key)
-        with atomic_path(package) as temporary:
+        with atomic_path(package, own=self._own) as temporary:
             shutil.copyfile(source, temporary)
         values = {
             "format": _FORMAT,
@@ -135,7 +147,7 @@ class ExecutableCache:
             "created_s": time.time(),
             "description": description,
         }
-        write_sealed(self._record(key), values)
+        write_sealed(self._record(key), values, own=self._own)
         self._prune(keep=key)
 
     def lookup(self, fast_key: str) -> dict[str, Any] | None:
@@ -156,9 +168,8 @@ class ExecutableCache:
         return None
 
     def remember(self, fast_key: str, values: dict[str, Any]) -> None:
-        write_sealed(
-            self._place("index", fast_key, "json"), {"format": _FORMAT, **values}, indent=None
-        )
+        path = self._place("index", fast_key, "json")
+        write_sealed(path, {"format": _FORMAT, **values}, indent=None, own=self._own)
 
     def forget(self, fast_key: str) -> None:
         """Remove an index file that cannot be used, with a warning."""
@@ -219,9 +230,13 @@ class ExecutableCache:
         clean_leftovers(self.directory)
         return freed
 
-    def _unused(self, key: str) -> contextlib.AbstractContextManager[None]:
-        """Hold an entry, or raise BlockingIOError if somebody else does."""
-        return file_lock(self._place("locks", key), wait=False)
+    def _unused(self, key: str) -> contextlib.AbstractContextManager[bool]:
+        """Hold an entry, or raise BlockingIOError if somebody else does.
+
+        Where there are no locks nobody can tell: the limit counts for more than another process,
+        which compiles again.
+        """
+        return file_lock(self._place("locks", key), wait=False, own=self._own)
 
     def _prune(self, keep: str) -> None:
         total, gone = 0, set()

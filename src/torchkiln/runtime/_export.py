@@ -26,6 +26,7 @@ from torchkiln.core import (
     TorchkilnError,
     atomic_path,
     check_trusted,
+    is_shared,
     parse_json,
 )
 from torchkiln.runtime._binding import bind
@@ -96,7 +97,8 @@ def export_program(program: Program, path: Path) -> None:
         "state": program.describe_state(),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in parts.items()},
     }
-    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+    own = not is_shared(path, program.options.trusted_dirs)
+    with atomic_path(path, own=own) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr("program.json", json.dumps(header, indent=2))
         for name, data in parts.items():
             archive.writestr(name, data)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import shlex
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from unittest import mock
 import torch
 from torch import fx, nn
 
-from torchkiln.core import CompileError
+from torchkiln.core import CompileError, TorchkilnError
 from torchkiln.runtime._biases import add_biases_after_products, biases_stay_apart
 from torchkiln.runtime._capture import Captured, Entry, without_fused_recurrence
 from torchkiln.runtime._inductor_workspace import private_workspace
@@ -31,7 +33,9 @@ def build_package(
     """Compile every entry of the program and write them as one package.
 
     Raises:
-        CompileError: if code generation or the C++ compiler fails, or the disk is full.
+        CompileError: if code generation or the C++ compiler fails, or the package has no room.
+        WriteError: if the compiler's output has no room.
+        TrustError: if somebody else could have put code where it is generated.
     """
     from torch._inductor.package.package import package_aoti
 
@@ -42,6 +46,8 @@ def build_package(
         try:
             with progress.watch_compiler():
                 files[name] = compile_entry(entry, module, bool(captured.recomputed))
+        except TorchkilnError:
+            raise
         except Exception as error:
             raise CompileError(explain_failure(error)) from error
     progress.enter("packaging")
@@ -156,7 +162,8 @@ def _without_own_warnings() -> Iterator[None]:
 def explain_failure(error: Exception) -> str:
     """Return what went wrong in Inductor or the C++ compiler, and what to do about it."""
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, FileNotFoundError | subprocess.CalledProcessError) or "g++" in text:
+    failed = isinstance(error, subprocess.CalledProcessError) or "C++ compiler" in text
+    if failed or _is_missing_compiler(error) or "g++" in text:
         return (
             f"the C++ compiler failed ({text[:2000]}); install g++ (Debian: apt-get install g++) "
             "or run with backend='capture'"
@@ -165,3 +172,11 @@ def explain_failure(error: Exception) -> str:
         f"Inductor could not generate code for this program ({text[:2000]}); "
         "backend='capture' runs the same static graph without code generation"
     )
+
+
+def _is_missing_compiler(error: Exception) -> bool:
+    if not isinstance(error, FileNotFoundError):
+        return False
+    named = shlex.split(os.environ.get("CXX", ""))[:1]
+    names = {os.path.basename(name) for name in ("g++", "c++", "clang++", *named)}
+    return os.path.basename(str(error.filename)) in names

@@ -7,8 +7,11 @@ every later build, and one that a disk damaged would change the code that is mad
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +20,19 @@ from unittest import mock
 from torchkiln.core import (
     SealBroken,
     file_lock,
+    is_shared,
+    make_folders,
     read_sealed,
     run_compiler,
     sha256_file,
     write_sealed,
 )
 
+# What no build of the last days used is removed from a workspace.
+KEPT_SECONDS = 7 * 86_400
 _HEADERS = "precompiled_headers"
+# A header of 50 bytes, what the compiler made of it (136 MB), and the seal of that.
+_COMPILED = re.compile(r"c[a-z2-7]{51}\.h\.[gp]ch")
 
 # Headers that this process compiled or looked at, by everything that makes them differ.
 _known: dict[Any, str] = {}
@@ -39,7 +48,7 @@ def guarded_compiler(workspace: Path) -> Iterator[None]:
 
     def precompile(header: str, command_line: str, **command: Any) -> str:
         key = (folder, header, command_line, frozenset(command.items()))
-        if key not in _known:
+        if key not in _known or not _still_there(_known[key]):
             _known[key] = _intact_header(
                 folder, lambda: compile_header(header, command_line, **command)
             )
@@ -56,19 +65,51 @@ def guarded_compiler(workspace: Path) -> Iterator[None]:
 
 def _intact_header(folder: Path, make: Callable[[], str]) -> str:
     """Return the path of a header whose compiled form is as the compiler made it."""
-    folder.mkdir(exist_ok=True)
-    with file_lock(folder / "seals.lock"):
+    own = not is_shared(folder)
+    make_folders(folder, own=own)
+    with file_lock(folder / "seals.lock", own=own) as alone:
         before = set(folder.iterdir())
         path = make()
-        compiled = [Path(path + suffix) for suffix in (".gch", ".pch")]
-        (result,) = (candidate for candidate in compiled if candidate.exists())
+        result = _compiled(path)
         if result in before and not _has_seal(result):
             result.unlink()
             make()
             before.discard(result)
         if result not in before:
-            write_sealed(_seal(result), {"sha256": sha256_file(result)})
+            write_sealed(_seal(result), {"sha256": sha256_file(result)}, own=own)
+        os.utime(_seal(result))
+        if alone:
+            _drop_unused(folder)
     return path
+
+
+def _still_there(path: str) -> bool:
+    """Whether a header that this process knows was not dropped since; it is used now."""
+    try:
+        os.utime(_seal(_compiled(path)))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _compiled(path: str) -> Path:
+    """Return what the compiler made of a header."""
+    (found,) = (p for p in (Path(path + suffix) for suffix in (".gch", ".pch")) if p.exists())
+    return found
+
+
+def _drop_unused(folder: Path) -> None:
+    """Remove headers by the date of their seals, which each use renews."""
+    for compiled in folder.iterdir():
+        if not _COMPILED.fullmatch(compiled.name):
+            continue
+        seal = _seal(compiled)
+        with contextlib.suppress(OSError):
+            used = (seal if seal.exists() else compiled).stat().st_mtime
+            if used < time.time() - KEPT_SECONDS:
+                # The seal last: without it, nobody would find the rest.
+                for path in (compiled.with_suffix(""), compiled, seal):
+                    path.unlink(missing_ok=True)
 
 
 def _has_seal(compiled: Path) -> bool:

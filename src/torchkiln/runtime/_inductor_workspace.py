@@ -11,43 +11,104 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchkiln.core import check_trusted, private_folder, user_cache_dir
-from torchkiln.runtime._inductor_compiler import guarded_compiler
+from torchkiln.core import (
+    CompileError,
+    check_trusted_folder,
+    file_lock,
+    is_shared,
+    make_folders,
+    private_folder,
+    process_cache_dir,
+    user_cache_dir,
+    writable_cache_dir,
+)
+from torchkiln.runtime._inductor_compiler import KEPT_SECONDS, guarded_compiler
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-_KEPT_SECONDS = 7 * 86_400
+_LOCK = ".torchkiln-in-use.lock"
+# What Inductor makes: folders by two characters of a digest, by a whole one, and by what they hold.
+# Not precompiled headers, which are kept by their last use.
+_INDUCTORS = re.compile(
+    r"[a-z0-9]{2}|c[a-z2-7]{51}|locks|fxgraph|aotautograd|triton|cache|autoheuristic"
+)
 
 
 def inductor_workspace() -> Path:
     """Return the folder that builds use."""
-    named = os.environ.get(VARIABLE)
-    if named and not _is_torchs_default(named):
-        return Path(named)
-    return user_cache_dir() / "inductor"
+    named = _named()
+    return Path(named).absolute() if named else user_cache_dir() / "inductor"
 
 
 @contextlib.contextmanager
 def private_workspace() -> Iterator[None]:
     """Let Inductor work in `inductor_workspace` while the block runs.
 
+    If that has no locks, or cannot be written and was not named by the user, it is a temporary
+    folder, which a warning says.
+
     Raises:
         TrustError: Somebody else could have put code there.
+        CompileError: The user named a folder that cannot be written.
     """
-    before, chosen = os.environ.get(VARIABLE), inductor_workspace()
-    if before == str(chosen):
-        chosen.mkdir(parents=True, exist_ok=True)
-        check_trusted(chosen)
-    else:
-        _drop_old(private_folder(chosen))
-    os.environ[VARIABLE] = str(chosen)
+    named = _named()
+    folder = _named_folder(Path(named).absolute()) if named else _own_folder()
+    with contextlib.ExitStack() as stack:
+        # Held while code is generated: nobody drops what this build is about to use.
+        if not stack.enter_context(_in_use(folder)):
+            # Inductor waits ten minutes for a lock that it cannot get.
+            folder = private_folder(process_cache_dir(f"{folder} has no locks") / "inductor")
+        stack.enter_context(_variable_set_to(folder))
+        stack.enter_context(guarded_compiler(folder))
+        yield
+
+
+def _named() -> str | None:
+    """Return the user's choice; torch sets the variable too, to its default, when it compiles."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    named = os.environ.get(VARIABLE)
+    if not named or os.path.abspath(named) == os.path.abspath(default_cache_dir()):
+        return None
+    return named
+
+
+def _named_folder(folder: Path) -> Path:
+    """Return the user's folder; nothing in it is removed, and its permissions stay."""
     try:
-        with guarded_compiler(chosen):
-            yield
+        if not folder.is_dir():
+            shared = is_shared(folder)
+            make_folders(folder.parent, own=not shared)
+            # Inductor makes folders in it by the umask, which may let others write to them.
+            folder.mkdir(mode=0o777 if shared else 0o700, exist_ok=True)
+        check_trusted_folder(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError("it is read-only")
+    except OSError as error:
+        raise CompileError(
+            f"Inductor cannot work in {folder} ({error}); set {VARIABLE} to a folder that can be "
+            "written, or unset it"
+        ) from error
+    return folder
+
+
+def _own_folder() -> Path:
+    folder = private_folder(writable_cache_dir("inductor"))
+    _drop_old(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def _variable_set_to(folder: Path) -> Iterator[None]:
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = str(folder)
+    try:
+        yield
     finally:
         if before is None:
             os.environ.pop(VARIABLE, None)
@@ -55,18 +116,16 @@ def private_workspace() -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
+def _in_use(folder: Path) -> contextlib.AbstractContextManager[bool]:
+    return file_lock(folder / _LOCK, shared=True, own=not is_shared(folder))
+
+
 def _drop_old(workspace: Path) -> None:
     """Remove what no build of the last days made: a package holds all that is needed to run."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), file_lock(workspace / _LOCK, wait=False) as alone:
+        if not alone:
+            return
         for path in workspace.iterdir():
-            old = path.stat().st_mtime < time.time() - _KEPT_SECONDS
-            # Headers that are compiled once save seconds of every later build.
-            if old and path.is_dir() and path.name != "precompiled_headers":
+            old = path.lstat().st_mtime < time.time() - KEPT_SECONDS
+            if old and _INDUCTORS.fullmatch(path.name) and path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_torchs_default(named: str) -> bool:
-    # torch sets the variable itself, to this, when it compiles anything.
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    return os.path.abspath(named) == os.path.abspath(default_cache_dir())

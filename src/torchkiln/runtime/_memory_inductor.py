@@ -13,7 +13,7 @@ from unittest import mock
 
 from torch import nn
 
-from torchkiln.core import CompileError
+from torchkiln.core import CompileError, TorchkilnError
 from torchkiln.runtime._capture import Entry
 from torchkiln.runtime._inductor import compile_entry, explain_failure
 from torchkiln.runtime._memory_origins import Phase, joint_origin, origin
@@ -49,6 +49,8 @@ def plan_native(entry: Entry, module: nn.Module, recomputes: bool) -> Timeline:
             compile_entry(entry, module, recomputes)
     except _Planned:
         return follower.timeline
+    except TorchkilnError:
+        raise
     except Exception as error:
         raise CompileError(explain_failure(error)) from error
     raise CompileError(
