@@ -136,6 +136,66 @@ def test_a_store_is_never_lost_when_replacing_it_is_killed(directory, renames, g
     assert [path.name for path in directory.parent.iterdir()] == ["store"]
 
 
+@pytest.fixture
+def aside(directory):
+    """A store whose replacement was killed between the two renames."""
+    return directory.rename(directory.with_name(".store.torchkiln-old"))
+
+
+def fail_after_one():
+    yield rich_graphs(1)[0]
+    raise RuntimeError("the dataset fails")
+
+
+def test_a_store_that_was_set_aside_outlives_an_empty_folder_in_its_place(directory, aside):
+    directory.mkdir()  # what scripts do before they write
+    with pytest.raises(RuntimeError, match="the dataset fails"):
+        GraphStore.build(fail_after_one(), directory, overwrite=True, progress=False)
+    assert len(GraphStore.open(directory)) == 12
+    assert not aside.exists()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [GraphStore.open, lambda path: GraphStore.build(rich_graphs(), path, overwrite=True)],
+    ids=["open", "build"],
+)
+def test_a_store_that_was_set_aside_stays_beside_files_of_the_user(directory, aside, use):
+    directory.mkdir()
+    (directory / "log.txt").write_text("the user's")
+    with pytest.raises(StoreError, match="not a graph store"):
+        use(directory)
+    assert [path.name for path in directory.iterdir()] == ["log.txt"]
+    assert len(GraphStore.open(aside)) == 12
+
+
+def test_files_that_come_while_a_store_is_built_are_kept(directory):
+    def graphs():
+        yield from rich_graphs(3)
+        shutil.rmtree(directory)
+        directory.mkdir()
+        (directory / "log.txt").write_text("the user's")
+
+    with pytest.raises(StoreError, match="meanwhile"):
+        GraphStore.build(graphs(), directory, overwrite=True, progress=False)
+    assert [path.name for path in directory.iterdir()] == ["log.txt"]
+
+
+def test_a_store_that_was_set_aside_is_found_through_a_link(directory, aside, tmp_path):
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "link"
+    link.symlink_to(directory)
+    assert len(GraphStore.open(link)) == 12
+    assert not aside.exists()
+
+
+def test_the_root_of_the_file_system_is_no_place_for_a_store():
+    with pytest.raises(StoreError, match="root of the file system; choose"):
+        GraphStore.open("/")
+    with pytest.raises(StoreError, match="root of the file system; choose"):
+        GraphStore.build(rich_graphs(3), "/", overwrite=True, progress=False)
+
+
 def replace_again_and_again(directory, failures):
     try:
         for count in range(1, 12):

@@ -153,6 +153,21 @@ def test_a_batch_of_filler_imitates_a_verified_graph(large):
         collate(GraphStore.open(large.path), [], BatchSpec(10, 10, 3))
 
 
+def test_graphs_are_not_cut_by_damaged_edges(large):
+    (path,) = large.path.glob("*-edge_index.npy")
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 1  # an end of the last graph's last edge
+    path.write_bytes(content)
+    loader = FixedSizeLoader(
+        GraphStore.open(large.path),
+        BatchSpec(100, 100, 3),
+        exclude_keys=["edge_index"],
+        oversize="trim",
+    )
+    with pytest.raises(StoreError, match=r"edge_index\.npy is damaged"):
+        list(loader)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_loaders_hand_out_no_damaged_batch(large, num_workers):
     (path,) = large.path.glob("*-edge_attr.npy")

@@ -45,7 +45,7 @@ from torchkiln.graphs.store._columns import (
     read_only,
 )
 from torchkiln.graphs.store._flatten import Flattener
-from torchkiln.graphs.store._replacing import new_folder, settle_folder
+from torchkiln.graphs.store._replacing import new_folder, real_place, settle_folder
 from torchkiln.graphs.store._schema import StoreSchema
 
 _FORMAT = "torchkiln graph store"
@@ -125,7 +125,7 @@ def open_columns(directory: Path, *, verify: bool) -> tuple[Columns, str]:
         StoreError: It is not a store, of another version, or damaged.
     """
     while True:
-        settle_folder(directory)
+        settle_folder(real_place(directory), _HEADER)
         before = _identity(directory)
         try:
             columns, digest = _open_columns(directory, verify=verify)
@@ -246,8 +246,8 @@ class _RowFile:
 @contextlib.contextmanager
 def _building(directory: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary directory beside `directory` that becomes it when the block succeeds."""
-    directory = Path(os.path.realpath(directory))  # what a link leads to is replaced, not the link
-    settle_folder(directory)
+    directory = real_place(directory)
+    settle_folder(directory, _HEADER)
     if directory.exists() and not directory.is_dir():
         raise StoreError(f"{directory} is a file, so it is not replaced; choose a directory")
     if directory.exists() and not overwrite:
@@ -257,7 +257,7 @@ def _building(directory: Path, *, overwrite: bool) -> Iterator[Path]:
         is_foreign = is_foreign and not (directory / _HEADER).is_file()
     if is_foreign:
         raise StoreError(f"{directory} is not a graph store, so it is not replaced; choose another")
-    with new_folder(directory, overwrite=overwrite) as folder:
+    with new_folder(directory, _HEADER, overwrite=overwrite) as folder:
         yield folder
 
 
