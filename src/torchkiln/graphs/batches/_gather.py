@@ -17,7 +17,8 @@ from torchkiln.graphs.batches._layout import Edges, Layout, Slot, Text
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.graphs.store._columns import Array, Columns
 from torchkiln.graphs.store._schema import edge_axis, node_axis
-from torchkiln.graphs.store._store import GraphStore, decode_texts
+from torchkiln.graphs.store._store import GraphStore
+from torchkiln.graphs.store._texts import decode_texts
 
 Pack = Sequence[int] | Counts
 

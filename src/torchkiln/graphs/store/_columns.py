@@ -71,8 +71,8 @@ class MappedColumns:
             for number, row in enumerate(rows):
                 item_bytes = row.dtype.itemsize * math.prod(row.shape[1:])
                 begin = self.data_begin + number * row.nbytes
-                pieces.append(Piece(offsets, item_bytes, begin, first_block))
-        return Reads(self.guard, pieces, columns.num_graphs, selected)
+                pieces.append(Piece(offsets, len(row), item_bytes, begin, first_block))
+        return Reads(self.guard, pieces, selected)
 
 
 @dataclass(frozen=True, slots=True)
