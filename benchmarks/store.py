@@ -1,6 +1,6 @@
 """What it takes to open QM9's store and to read it, the first time (with checksums) and later.
 
-    python benchmarks/store.py [--root DIR] [--nodes 2000] [--rounds 5] [--seconds 2]
+    python benchmarks/store.py [--root DIR] [--nodes 2000] [--rounds 5] [--seconds 2] [--limit N]
 
 Full QM9 (130,831 molecules, all attributes) in files that the system has in its memory. Opening:
 median of 20. Then each round opens the store anew in this process and reads the first group of
@@ -20,6 +20,8 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+
+from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
 
@@ -76,12 +78,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     default = Path(__file__).parent / "results" / "store.json"
     parser.add_argument("--json", type=Path, default=default)
-    arguments = parser.parse_args()
+    parser.add_argument("--limit", type=int, help="write and read only so many molecules of QM9")
+    arguments = parse_arguments(parser, nodes=200, rounds=1, seconds=0.01, limit=200)
     from torch_geometric.datasets import QM9
 
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        root = write_qm9_root(arguments.root or Path(folder) / "qm9")
+        root = write_qm9_root(arguments.root or Path(folder) / "qm9", limit=arguments.limit)
         directory = Path(folder) / "store"
         GraphStore.from_dataset(QM9(str(root))).save(directory)
         spec = FixedSizeLoader(GraphStore.open(directory), num_nodes=arguments.nodes).spec

@@ -10,6 +10,7 @@ from torch_geometric.data import HeteroData
 from poptorch_geometric.collate import original_errors
 from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from poptorch_geometric.pyg_dataloader import OverSizeStrategy
+from torchkiln.graphs._levels import FoundLevels
 from torchkiln.graphs.batches._pad import MaskNames, pad_batch
 
 _MASKS = MaskNames(node="nodes_mask", edge="edges_mask", graph="graphs_mask")
@@ -47,7 +48,7 @@ class SubgraphCollater:
         self._options = fixed_size_options
         self._strategy = over_size_strategy
         self._masks = _MASKS if add_pad_masks else False
-        self._levels = dict(levels)
+        self._levels = FoundLevels(levels)
         self._follow_batch = list(follow_batch or ())
         self._exclude_keys = list(exclude_keys or ())
 

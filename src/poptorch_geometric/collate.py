@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from torchkiln.core import BatchTooLarge, OptionsError
 from torchkiln.graphs._errors import GraphError
-from torchkiln.graphs._levels import Level, count, find_levels
+from torchkiln.graphs._levels import FoundLevels, Level, count, find_levels
 from torchkiln.graphs.batches._combine import combine
 from torchkiln.graphs.batches._pad import MaskNames, pad_batch
 
@@ -92,11 +92,11 @@ class FixedSizeCollater:
                 exclude_keys=self.exclude_keys,
             )
 
-    def _find_levels(self, data_list: list[Any]) -> dict[str, str]:
+    def _find_levels(self, data_list: list[Any]) -> FoundLevels:
         levels = self._label_level(data_list)
         if self._dataset is not None and _has_only_tiny_graphs(data_list):
-            return {**self._dataset_levels, **levels}
-        return levels
+            return FoundLevels({**self._dataset_levels, **levels})
+        return FoundLevels(levels)
 
     @functools.cached_property
     def _dataset_levels(self) -> dict[str, str]:

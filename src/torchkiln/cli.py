@@ -250,10 +250,9 @@ def _run(args: list[str]) -> int:
     if args[:1] == ["fit"] and args[1:2] and not args[1].startswith("-"):
         args = ["fit", "--program", *args[1:]]
     try:
-        check_config_flags(args)
         CLI(
             _COMMANDS,
-            args=_with_flag_values(args),
+            args=_with_flag_values(check_config_flags(args)),
             as_positional=False,
             prog="torchkiln",
             version=torchkiln.__version__,

@@ -130,7 +130,7 @@ def test_every_script_can_be_asked_for_help():
         "    except SystemExit as end:\n"
         "        assert not end.code, (script, end.code)\n"
         "    assert said.getvalue().startswith('usage: '), (script, said.getvalue())\n"
-        "    print(script)\n"
+        "    print(script, '--small' in said.getvalue())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *SCRIPTS],
@@ -141,7 +141,10 @@ def test_every_script_can_be_asked_for_help():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == SCRIPTS
+    said = dict(line.split() for line in done.stdout.splitlines())
+    assert list(said) == SCRIPTS
+    without = [script for script, is_known in said.items() if is_known == "False"]
+    assert set(without) <= OWN_COMMANDS.keys(), "neither --small nor a command of its own"
 
 
 @pytest.mark.parametrize(

@@ -132,3 +132,17 @@ def test_damage_anywhere_is_our_error_or_the_same_arrays():
             continue
         for name in arrays.keys() & found.keys():
             np.testing.assert_array_equal(found[name], arrays[name])
+
+
+def test_more_arrays_than_two_bytes_can_count_are_read(tmp_path):
+    content = io.BytesIO()
+    np.save(content, np.arange(3))
+    path = tmp_path / "many.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(2**16 + 1):
+            archive.writestr(f"a{number}.npy", content.getvalue())
+    found = read_npz(path, names=["a0", f"a{2**16}"])
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "a0": [0, 1, 2],
+        f"a{2**16}": [0, 1, 2],
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from prefetch_helpers import Hanging, firsts, tensors, wait_until
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from torchkiln.core import Options, TorchkilnError, WorkerError
-from torchkiln.data import DataLoader, DatasetError, LoaderError
+from torchkiln.data import DataLoader, DatasetError, LoaderError, _torch_reading
 
 
 class KillsItself(Dataset):
@@ -212,3 +213,52 @@ def test_full_shared_memory_is_a_clear_error_with_workers_and_does_not_matter_wi
 def test_an_error_while_sending_is_the_one_of_the_data():
     with pytest.raises(DatasetError):
         list(DataLoader(Options(), tensors(2), 2, num_workers=1, collate_fn=with_unsendable))
+
+
+def many_tensors(samples: list[object]) -> list[torch.Tensor]:
+    return [torch.ones(3) for _ in range(200)]
+
+
+def allow_few_files(_worker_id: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+
+
+def test_too_many_open_files_are_not_called_an_unpicklable_batch():
+    loader = DataLoader(
+        Options(),
+        tensors(4),
+        2,
+        num_workers=1,
+        collate_fn=many_tensors,
+        worker_init_fn=allow_few_files,
+    )
+    with pytest.raises(WorkerError, match=r"no files left.*ulimit -n.*file_system.*larger tensors"):
+        list(loader)
+
+
+def test_a_dataset_is_not_pickled_to_explain_why_forking_failed(monkeypatch):
+    class Precious(TensorDataset):
+        def __reduce__(self):
+            raise AssertionError("it was pickled")
+
+    def refuse() -> int:
+        raise OSError(12, "Cannot allocate memory")
+
+    asked = []
+    monkeypatch.setattr(_torch_reading, "find_unpicklable", lambda *_: asked.append(1))
+    loader = DataLoader(
+        Options(), Precious(torch.arange(4)), 2, num_workers=1, multiprocessing_context="fork"
+    )
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        iter(loader)
+    assert not asked
+
+
+def test_attributes_of_torchs_iterator_are_there():
+    batches = iter(DataLoader(Options(), tensors(4), 2, num_workers=2))
+    assert len(batches._workers) == 2
+    batches._shutdown_workers()
+    assert not any(worker.is_alive() for worker in batches._workers)
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        batches.nothing_of_this_name  # noqa: B018

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from torchkiln.core import OptionsError
-from torchkiln.graphs import BatchSpec, GraphStore, collate, pad_batch
+from torchkiln.graphs import BatchSpec, FixedSizeNeighborLoader, GraphStore, collate, pad_batch
 from torchkiln.graphs._errors import GraphError
 from torchkiln.graphs._levels import Level, classify
 from torchkiln.graphs.loaders._subgraphs import find_data_levels
@@ -154,6 +154,58 @@ def test_levels_that_lengths_contradict_are_refused():
     ):
         with pytest.raises(GraphError, match="one entry for each node"):
             make()
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ({"edge_index": "graph"}, r"levels\['edge_index'\] cannot be changed"),
+        ({"edge_index": "node"}, r"levels\['edge_index'\] cannot be changed"),
+        ({"typo": "node"}, r"levels\['typo'\] is that of no attribute.*edge_index, w, x"),
+        ({"w": "nodes"}, r"levels\['w'\] is 'nodes'"),
+    ],
+)
+def test_levels_that_nothing_can_have_are_refused_before_graphs_are_read(levels, message):
+    graphs = [ring(3, x=torch.rand(3, 1), w=torch.rand(2)) for _ in range(2)]
+
+    def first_of_many():
+        yield graphs[0]
+        raise AssertionError("a second graph was read")
+
+    for make in (
+        lambda: pad_batch(graphs, BatchSpec(20, 12, 4), levels=levels),
+        lambda: GraphStore.from_dataset(first_of_many(), levels=levels, progress=False),
+    ):
+        with pytest.raises(OptionsError, match=message):
+            make()
+
+
+def test_what_levels_say_of_edges_of_a_type_is_refused_too():
+    graph = HeteroData()
+    graph["a"].x = torch.rand(3, 2)
+    graph["a", "to", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    with pytest.raises(OptionsError, match="cannot be changed"):
+        GraphStore.from_dataset([graph], levels={"edge_index": "graph"}, progress=False)
+
+
+def test_levels_may_name_what_is_left_out_and_what_edges_are():
+    graphs = [ring(3, x=torch.rand(3, 1), w=torch.rand(2))]
+    levels = {"w": "graph", "edge_index": "edge"}
+    store = GraphStore.from_dataset(graphs, levels=levels, exclude_keys=["w"], progress=False)
+    padded = pad_batch(graphs, BatchSpec(20, 12, 4), levels=levels, exclude_keys=["w"])
+    assert_same_graph(collate(store, [0], BatchSpec(20, 12, 4)), padded)
+
+
+def test_a_loader_of_parts_names_the_transform_that_changed_a_length():
+    def halve(part):
+        part.y = part.y[: len(part.y) // 2]
+        return part
+
+    whole = ring(20, x=torch.rand(20, 1), y=torch.arange(20))
+    loader = FixedSizeNeighborLoader(whole, [2, 2], batch_size=4, transform=halve)
+    message = r"transform changed the length of 'y', which describes nodes.*exclude_keys=\['y'\]"
+    with pytest.raises(GraphError, match=message):
+        next(iter(loader))
 
 
 def test_a_level_that_is_none_is_refused():

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Deflate writes at least one bit for 129 bytes; no other method is written by NumPy.
 _MOST_PER_BYTE = 1032
 _CHUNK_BYTES = 2**24
+_END64_BYTES = 56 + 20  # of a large archive's last record, and of what tells where it begins
 _HEADER_BYTES = 1 << 16  # NumPy itself refuses headers above 10,000 bytes
 
 
@@ -82,8 +83,14 @@ def _read_members(file: IO[bytes], names: Collection[str] | None) -> dict[str, N
 
 def _num_members(file: IO[bytes], archive: zipfile.ZipFile) -> int:
     """Return how many parts there should be; a flipped bit may make one hide the next."""
-    file.seek(-(22 + len(archive.comment)), os.SEEK_END)
-    return int.from_bytes(file.read(12)[10:], "little")
+    end = file.seek(-(22 + len(archive.comment)), os.SEEK_END)
+    count = int.from_bytes(file.read(12)[10:], "little")
+    if count < 0xFFFF or end < _END64_BYTES:
+        return count
+    # More do not fit into two bytes: then a longer record stands before this one.
+    file.seek(end - _END64_BYTES)
+    record = file.read(_END64_BYTES)
+    return int.from_bytes(record[32:40], "little") if record.startswith(b"PK\x06\x06") else count
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Worker processes that are stopped (SIGSTOP): they neither work nor end.
+"""Worker processes that are stopped (SIGSTOP, SIGTSTP): they neither work nor end.
 
 Whoever waits for one may be deep in foreign code, waiting for half a message. So a thread looks now
 and then, and kills a worker that stays stopped: that ends every wait.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Somebody who looks at a process with a debugger, or moves it, lets it go on.
+# Somebody who moves a process or lets it wait lets it go on.
 _PATIENCE_S = 60.0
 _LOOK_S = 1.0
 
@@ -24,10 +24,14 @@ _LOOK_S = 1.0
 def watch_stopped(owner: object, pids: Sequence[int]) -> list[int]:
     """Kill processes that are stopped for a minute, for as long as `owner` lives.
 
+    Those that a debugger holds are left to it. Without /proc nobody can tell, and none is killed.
+
     Returns:
         A list that will hold those that were killed.
     """
     killed: list[int] = []
+    if not _read(os.getpid())[0]:
+        return killed
     gone: list[Any] = []
     # Not a finalizer in Python: torch's handler of SIGCHLD may raise in the middle of one.
     until = weakref.ref(owner, gone.append)
@@ -43,8 +47,8 @@ def watch_stopped(owner: object, pids: Sequence[int]) -> list[int]:
 def describe_stopped(pid: int) -> str:
     """Return what to tell about a process that was stopped."""
     return (
-        f"process (pid {pid}) was stopped (SIGSTOP, SIGTSTP or a debugger) for "
-        f"{_PATIENCE_S:.0f} s and was ended; let it go on in time (kill -CONT), and begin the pass "
+        f"process (pid {pid}) was stopped (SIGSTOP or SIGTSTP) for {_PATIENCE_S:.0f} s "
+        "and was ended; let it go on in time (kill -CONT), and begin the pass "
         "anew"
     )
 
@@ -58,7 +62,7 @@ def _watch(
         now_s = time.monotonic()
         for pid, start in started.items():
             # The number of a process that is gone may be that of another one by now.
-            if _read(pid) not in (("T", start), ("t", start)):
+            if _read(pid) != ("T", start):
                 since_s.pop(pid, None)
             elif now_s - since_s.setdefault(pid, now_s) >= _PATIENCE_S:
                 killed.append(pid)

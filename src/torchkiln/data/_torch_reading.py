@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import os
 import pickle
 import time
@@ -34,6 +35,8 @@ _DEATH_GRACE_S = 1.0
 # no types of their own.
 _ENDED_BY_ITSELF = "exited unexpectedly"
 _SHARED_MEMORY_FULL = "unable to allocate shared memory"
+# Torch's own errors hold the system's words, but not its number.
+_TOO_MANY_FILES = tuple(os.strerror(number) for number in (errno.EMFILE, errno.ENFILE))
 # Where torch's iterator carries the workers that were ended because they were stopped.
 _STOPPED = "_torchkiln_stopped"
 
@@ -92,6 +95,12 @@ class _WorkerBatches:
     def __len__(self) -> int:
         return len(self._batches)
 
+    def __getattr__(self, name: str) -> Any:
+        # Programs end workers by `_shutdown_workers`, and look at `_workers`, of torch's iterator.
+        if name in ("_batches", "_loader"):
+            raise AttributeError(name)  # copying asks before there is anything
+        return getattr(self._batches, name)
+
     def __next__(self) -> Any:
         try:
             return next(self._batches)
@@ -142,10 +151,11 @@ def _explain_start(loader: Any, error: Exception) -> None:
         return
     if loader._iterator is not None:
         _explain_failure(loader, loader._iterator, error)
+    if _start_method(loader) == "fork":
+        return  # forked workers take anything, so it was something else
     for name in ("dataset", "collate_fn", "worker_init_fn"):
         culprit = find_unpicklable(getattr(loader, name), name)
-        # Forked workers take anything, so it was something else.
-        if culprit is not None and _start_method(loader) != "fork":
+        if culprit is not None:
             raise LoaderError(
                 f"worker processes cannot be given {culprit}; make it picklable, or pass "
                 "multiprocessing_context='fork'"
@@ -221,7 +231,17 @@ class _SendingCollate:
         except Exception as error:
             if _SHARED_MEMORY_FULL in str(error):
                 raise
+            if any(words in str(error) for words in _TOO_MANY_FILES):
+                raise _too_many_files(error) from error
             raise cannot_be_sent(batch, error) from error
+
+
+def _too_many_files(error: Exception) -> WorkerError:
+    return WorkerError(
+        f"a worker process has no files left for a batch ({error}): every tensor takes one until "
+        "the program has read it; raise `ulimit -n`, or call "
+        "torch.multiprocessing.set_sharing_strategy('file_system'), or return fewer, larger tensors"
+    )
 
 
 def cannot_be_sent(batch: Any, error: Exception) -> DatasetError:

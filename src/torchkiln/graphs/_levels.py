@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -42,6 +42,15 @@ class Census:
 
 
 Levels = dict[StoreKey, dict[str, Level]]
+
+
+@final
+class FoundLevels(dict[str, str]):
+    """Levels that were read off a large graph instead of said by the user.
+
+    Its parts need not have all attributes, and nobody can be told to correct what was said.
+    """
+
 
 _NODE_NAMES = frozenset(
     {"x", "z", "feat", "pos", "batch", "n_id", "train_mask", "val_mask", "test_mask"}
@@ -151,10 +160,12 @@ def find_levels(
         GraphError: for what has no fixed size (sparse tensors, other lengths in each graph), for
             levels that lengths contradict, and for entries of graphs with a single node or edge
             that could be anything.
-        OptionsError: if a given level is none.
+        OptionsError: see `check_given`.
     """
     levels: Levels = {}
     given = given or {}
+    check_given(given, {name for _, store in stores_of(graphs[0]) for name in store})
+    is_found = isinstance(given, FoundLevels)
     for key, store in stores_of(graphs[0]):
         levels[key] = {}
         for name, value in store.items():
@@ -164,9 +175,34 @@ def find_levels(
                 levels[key][name] = Level.CONSTANT
             else:
                 levels[key][name] = find_level(
-                    graphs, census, key, name, value, given=given.get(name)
+                    graphs, census, key, name, value, given=given.get(name), is_found=is_found
                 )
     return levels
+
+
+def check_given(given: Mapping[str, str], names: Collection[str]) -> None:
+    """Look through levels that the user gives before graphs are read.
+
+    Args:
+        given: Levels by attribute.
+        names: The attributes of all types, also those that are left out.
+
+    Raises:
+        OptionsError: One is no level, is that of no attribute, or cannot be chosen.
+    """
+    if isinstance(given, FoundLevels):
+        return
+    for name, level in given.items():
+        _to_level(name, level)
+        if name == "edge_index" and level != "edge":
+            raise OptionsError(
+                "levels['edge_index'] cannot be changed: it lists the edges; leave it out of levels"
+            )
+        if name not in names:
+            raise OptionsError(
+                f"levels[{name!r}] is that of no attribute: the graphs have "
+                f"{', '.join(sorted(names)) or 'none'}; correct the name, or leave it out"
+            )
 
 
 def find_level(
@@ -177,6 +213,7 @@ def find_level(
     value: Tensor,
     *,
     given: str | None = None,
+    is_found: bool = False,
 ) -> Level:
     """Return the level of one tensor attribute; see `find_levels`."""
     if value.is_sparse or value.is_sparse_csr:
@@ -189,7 +226,7 @@ def find_level(
         return Level.GRAPH
     lengths = [store_at(graph, key)[name].shape[dim] for graph in graphs]
     nodes, edges = census.nodes.get(key), census.edges.get(key)
-    level = classify(name, lengths, nodes=nodes, edges=edges, given=given)
+    level = classify(name, lengths, nodes=nodes, edges=edges, given=given, is_found=is_found)
     if level is Level.GRAPH and len(set(lengths)) > 1:
         raise no_fixed_size(key, name)
     return level
@@ -211,6 +248,7 @@ def classify(
     nodes: ArrayLike | None,
     edges: ArrayLike | None,
     given: str | None = None,
+    is_found: bool = False,
 ) -> Level:
     """Return what the entries of a tensor attribute describe.
 
@@ -220,17 +258,18 @@ def classify(
         nodes: Nodes of every graph; None if the attribute is kept where there are none.
         edges: Edges of every graph; None likewise.
         given: What the user says ("node", "edge" or "graph").
+        is_found: It was not the user who said it: see `FoundLevels`.
 
     Raises:
         GraphError: if nothing can tell, or `lengths` contradict what is given.
         OptionsError: if what is given is no level.
     """
-    as_nodes = nodes is not None and np.array_equal(lengths, nodes)
-    as_edges = edges is not None and np.array_equal(lengths, edges)
+    as_nodes = nodes is not None and _are_equal(lengths, nodes)
+    as_edges = edges is not None and _are_equal(lengths, edges)
     # A name may be that of several types; what is said of nodes does not concern edges.
     elsewhere = (given == "node" and nodes is None) or (given == "edge" and edges is None)
     if given is not None and not elsewhere:
-        return _checked(name, given, as_nodes=as_nodes, as_edges=as_edges)
+        return _checked(name, given, as_nodes=as_nodes, as_edges=as_edges, is_found=is_found)
     if as_edges and ("edge" in name or name in _EDGE_NAMES):
         return Level.EDGE
     if as_nodes and ("node" in name or name in _NODE_NAMES):
@@ -238,21 +277,39 @@ def classify(
     # The attributes of a type describe that type; of the rest, one entry a graph leaves a doubt.
     typed = nodes is None or edges is None
     if (as_nodes or as_edges) and not typed and np.all(np.asarray(lengths) == 1):
+        say = f"pass levels={{{name!r}: 'graph'}} (or 'node', 'edge')"
+        if is_found:
+            say = "give it a name with 'node' or 'edge' in it"
         raise GraphError(
             f"every graph has one node or one edge, and attribute {name!r} has one entry: it could "
-            f"describe that, or the graph; pass levels={{{name!r}: 'graph'}} (or 'node', 'edge'), "
-            f"or leave it out with exclude_keys=[{name!r}]"
+            f"describe that, or the graph; {say}, or leave it out with exclude_keys=[{name!r}]"
         )
     return Level.NODE if as_nodes else Level.EDGE if as_edges else Level.GRAPH
 
 
-def _checked(name: str, given: str, *, as_nodes: bool, as_edges: bool) -> Level:
+def _are_equal(lengths: ArrayLike, others: ArrayLike) -> bool:
+    if isinstance(lengths, list) and isinstance(others, list):
+        return lengths == others  # of a batch: NumPy would have to convert them first
+    return np.array_equal(lengths, others)
+
+
+def _to_level(name: str, given: str) -> Level:
     if given not in ("node", "edge", "graph"):
         raise OptionsError(
             f"levels[{name!r}] is {given!r}; an attribute has the level 'node', 'edge' or 'graph'"
         )
-    level = Level(given)
-    if (level is Level.NODE and not as_nodes) or (level is Level.EDGE and not as_edges):
+    return Level(given)
+
+
+def _checked(name: str, given: str, *, as_nodes: bool, as_edges: bool, is_found: bool) -> Level:
+    level = _to_level(name, given)
+    fits = {Level.NODE: as_nodes, Level.EDGE: as_edges}.get(level, True)
+    if not fits and is_found:
+        raise GraphError(
+            f"the transform changed the length of {name!r}, which describes {given}s; give the "
+            f"result another name, or pass exclude_keys=[{name!r}]"
+        )
+    if not fits:
         raise GraphError(
             f"levels[{name!r}] is {given!r}, but the attribute does not have one entry for each "
             f"{given} in every graph; correct levels or the attribute"

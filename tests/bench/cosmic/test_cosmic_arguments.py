@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,39 @@ def test_damaged_config_files_are_named(tmp_path, content, message):
 def test_a_missing_config_file_is_named(tmp_path):
     with pytest.raises(OptionsError, match=r"none\.yml"):
         read_settings(["--config", str(tmp_path / "none.yml")])
+
+
+def test_a_config_may_be_the_settings_themselves():
+    for args in (["--config", "{run: {id: abc}}"], ["--config=---\nrun:\n  id: abc\n"]):
+        assert read_settings(args).run.id == "abc"
+    with pytest.raises(OptionsError, match=r"--config, line 1: .*'run' is there twice"):
+        read_settings(["--config", "{run: {seed: 1}, run: {seed: 2}}"])
+    with pytest.raises(OptionsError, match=r"--config '\[a: 3\]' is neither a file nor names"):
+        read_settings(["--config", "[a: 3]"])
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "fifo"])
+@pytest.mark.parametrize("comment", ["", "# longer than any name of a file\n" * 500])
+def test_a_config_may_come_through_a_pipe(tmp_path, kind, comment):
+    text = f"---\n{comment}run: {{id: abc}}\n".encode()
+    if kind == "pipe":
+        reading, writing = os.pipe()
+        os.write(writing, text)
+        os.close(writing)
+        path = f"/dev/fd/{reading}"
+    else:
+        path = str(tmp_path / "fifo")
+        os.mkfifo(path)
+        threading.Thread(target=Path(path).write_bytes, args=(text,), daemon=True).start()
+    assert read_settings(["--config", path]).run.id == "abc"
+    if kind == "pipe":
+        os.close(reading)
+
+
+def test_a_config_without_a_value_is_named():
+    with pytest.raises(OptionsError, match="config"):
+        read_settings(["--config"])
 
 
 def test_deep_values_of_flags_are_our_error():

@@ -123,7 +123,8 @@ def test_a_digit_that_changed_is_noticed(tmp_path):
         ("", "not a results file"),
         ("[1]", "not a results file"),
         ('{"version": 99}', "version 99"),
-        ('{"version": 1}', "version 1"),
+        ('{"version": 1}', "is damaged: KeyError"),
+        ('{"version": 1, "sha256": ""}', "does not have its checksum"),
         ('{"version": 2}', "does not have its checksum"),
         (sealed(version=2), "is damaged: KeyError"),
         ('{"a":' * 2000 + "1" + "}" * 2000, "nested deeper"),
@@ -138,6 +139,17 @@ def test_other_files_are_refused(tmp_path, text, message):
     path = tmp_path / "results.json"
     path.write_text(text)
     with pytest.raises(StoreError, match=message):
+        load_result(path)
+
+
+def test_results_of_version_1_are_read(tmp_path):
+    path, series = save_result(sample_run(num_epochs=2), tmp_path)
+    record = json.loads(path.read_text())
+    del record["sha256"]
+    path.write_text(json.dumps({**record, "version": 1}))
+    assert load_result(path).epochs == sample_run(num_epochs=2).epochs
+    series.write_bytes(series.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="damaged or belongs to another run"):
         load_result(path)
 
 

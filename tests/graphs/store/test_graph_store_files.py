@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _stored_graphs import rich_graphs
+from _stored_graphs import assert_same_graph, rich_graphs
 
 from torchkiln.core import StoreError, clean_leftovers, is_temporary
 from torchkiln.graphs.store._store import GraphStore
+from torchkiln.graphs.store._store_files import _digest
 
 
 @pytest.fixture
@@ -136,6 +138,66 @@ def test_a_store_is_never_lost_when_replacing_it_is_killed(directory, renames, g
     assert [path.name for path in directory.parent.iterdir()] == ["store"]
 
 
+@pytest.fixture
+def aside(directory):
+    """A store whose replacement was killed between the two renames."""
+    return directory.rename(directory.with_name(".store.torchkiln-old"))
+
+
+def fail_after_one():
+    yield rich_graphs(1)[0]
+    raise RuntimeError("the dataset fails")
+
+
+def test_a_store_that_was_set_aside_outlives_an_empty_folder_in_its_place(directory, aside):
+    directory.mkdir()  # what scripts do before they write
+    with pytest.raises(RuntimeError, match="the dataset fails"):
+        GraphStore.build(fail_after_one(), directory, overwrite=True, progress=False)
+    assert len(GraphStore.open(directory)) == 12
+    assert not aside.exists()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [GraphStore.open, lambda path: GraphStore.build(rich_graphs(), path, overwrite=True)],
+    ids=["open", "build"],
+)
+def test_a_store_that_was_set_aside_stays_beside_files_of_the_user(directory, aside, use):
+    directory.mkdir()
+    (directory / "log.txt").write_text("the user's")
+    with pytest.raises(StoreError, match="not a graph store"):
+        use(directory)
+    assert [path.name for path in directory.iterdir()] == ["log.txt"]
+    assert len(GraphStore.open(aside)) == 12
+
+
+def test_files_that_come_while_a_store_is_built_are_kept(directory):
+    def graphs():
+        yield from rich_graphs(3)
+        shutil.rmtree(directory)
+        directory.mkdir()
+        (directory / "log.txt").write_text("the user's")
+
+    with pytest.raises(StoreError, match="meanwhile"):
+        GraphStore.build(graphs(), directory, overwrite=True, progress=False)
+    assert [path.name for path in directory.iterdir()] == ["log.txt"]
+
+
+def test_a_store_that_was_set_aside_is_found_through_a_link(directory, aside, tmp_path):
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "link"
+    link.symlink_to(directory)
+    assert len(GraphStore.open(link)) == 12
+    assert not aside.exists()
+
+
+def test_the_root_of_the_file_system_is_no_place_for_a_store():
+    with pytest.raises(StoreError, match="root of the file system; choose"):
+        GraphStore.open("/")
+    with pytest.raises(StoreError, match="root of the file system; choose"):
+        GraphStore.build(rich_graphs(3), "/", overwrite=True, progress=False)
+
+
 def replace_again_and_again(directory, failures):
     try:
         for count in range(1, 12):
@@ -200,11 +262,14 @@ def test_a_missing_column_is_found_at_once(directory):
         GraphStore.open(directory)
 
 
-def test_a_flipped_bit_is_found_by_verification(directory):
-    path = column(directory, "x")
+def flip_last_bit(path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
+
+
+def test_a_flipped_bit_is_found_by_verification(directory):
+    flip_last_bit(column(directory, "x"))
     with pytest.raises(StoreError, match=r"-x.npy is damaged.*build the store again"):
         GraphStore.open(directory, verify=True)
     store = GraphStore.open(directory)
@@ -212,10 +277,29 @@ def test_a_flipped_bit_is_found_by_verification(directory):
         store[-1]
 
 
-def test_a_store_of_the_version_before_is_to_be_built_again(directory):
+def make_earlier(directory, version):
+    """Turn a store into one of an earlier version: a checksum for each whole file."""
     path = directory / "store.json"
-    path.write_text(path.read_text().replace('"version": 2', '"version": 1'))
-    with pytest.raises(StoreError, match=r"has version 1 .*build the store again"):
+    header = json.loads(path.read_text())
+    if version == 1:
+        (directory / "checksums.npy").unlink()
+        del header["files"]["checksums.npy"]
+    for name, facts in header["files"].items():
+        facts["sha256"] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+    header["version"] = version
+    header["digest"] = _digest(header)
+    path.write_text(json.dumps(header))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_stores_of_earlier_versions_are_verified_whole_with_a_warning(directory, version):
+    make_earlier(directory, version)
+    with pytest.warns(UserWarning, match=rf"version {version}.*build the store again"):
+        store = GraphStore.open(directory)
+    for got, graph in zip(store, rich_graphs(), strict=True):
+        assert_same_graph(got, graph)
+    flip_last_bit(column(directory, "x"))
+    with pytest.raises(StoreError, match=r"-x.npy is damaged.*build the store again"):
         GraphStore.open(directory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import random
@@ -14,6 +15,7 @@ from _stored_graphs import assert_same_graph, rich_graph, rich_graphs, two_type_
 
 from torchkiln.core import StoreError
 from torchkiln.graphs import BatchSpec, FixedSizeLoader, GraphStore, collate
+from torchkiln.graphs.store import _block_kernels, _blocks
 from torchkiln.graphs.store._blocks import BLOCK_BYTES
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
@@ -153,6 +155,21 @@ def test_a_batch_of_filler_imitates_a_verified_graph(large):
         collate(GraphStore.open(large.path), [], BatchSpec(10, 10, 3))
 
 
+def test_graphs_are_not_cut_by_damaged_edges(large):
+    (path,) = large.path.glob("*-edge_index.npy")
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 1  # an end of the last graph's last edge
+    path.write_bytes(content)
+    loader = FixedSizeLoader(
+        GraphStore.open(large.path),
+        BatchSpec(100, 100, 3),
+        exclude_keys=["edge_index"],
+        oversize="trim",
+    )
+    with pytest.raises(StoreError, match=r"edge_index\.npy is damaged"):
+        list(loader)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_loaders_hand_out_no_damaged_batch(large, num_workers):
     (path,) = large.path.glob("*-edge_attr.npy")
@@ -168,12 +185,18 @@ def test_loaders_hand_out_no_damaged_batch(large, num_workers):
     loader.terminate()
 
 
-def test_what_was_verified_is_not_read_again(large, monkeypatch):
-    import zlib
-
+def count_comparisons(monkeypatch):
+    """Return a list that grows by one for each block that is compared."""
     calls = []
-    crc32 = zlib.crc32
-    monkeypatch.setattr(zlib, "crc32", lambda block: calls.append(1) or crc32(block))
+    digest = _blocks.xxh3_64_intdigest
+    monkeypatch.setattr(
+        _blocks, "xxh3_64_intdigest", lambda block: calls.append(1) or digest(block)
+    )
+    return calls
+
+
+def test_what_was_verified_is_not_read_again(large, monkeypatch):
+    calls = count_comparisons(monkeypatch)
     store = GraphStore.open(large.path)
     opened = len(calls)
     every = [store[index] for index in range(len(store))]
@@ -184,3 +207,60 @@ def test_what_was_verified_is_not_read_again(large, monkeypatch):
     assert len(calls) - opened == read
     assert torch.equal(every[3].x, large_graphs()[3].x)
     assert np.array_equal(store.columns.arrays["x"], large.columns.arrays["x"])
+
+
+@pytest.mark.parametrize("names", [["x"], ["edge_index", "x", "y"], ["name", "wave"]])
+@pytest.mark.parametrize("selected", [None, [3, 38, 3, 17], []])
+def test_flags_are_looked_at_until_all_that_is_ever_read_was_compared(large, names, selected):
+    view = GraphStore.open(large.path)
+    view = view if selected is None else view[selected]
+    reads = view.reads(names)
+    graphs = view.physical(range(len(view)))
+    for graph in [*graphs.tolist(), 0]:
+        assert not reads._is_complete
+        reads.verify(np.array([graph]))
+        left = _block_kernels.find_blocks(reads._table, graphs, reads._guard.verified)
+        assert reads._is_complete == (len(left) == 0)
+        if reads._is_complete:
+            return
+    raise AssertionError("all graphs were read, and flags are still looked at")
+
+
+def test_verifying_in_any_order_looks_at_each_block_once(large, monkeypatch):
+    looked = []
+    skip = _block_kernels.skip_blocks
+
+    def counted(ranges, done, verified):
+        found = skip(ranges, done, verified)
+        looked.append(found - done)
+        return found
+
+    monkeypatch.setattr(_block_kernels, "skip_blocks", counted)
+    store = GraphStore.open(large.path)
+    for index in np.random.default_rng(1).permutation(len(store)).tolist():
+        store[index]
+    assert store._reads._is_complete
+    assert min(looked) >= 0
+    assert sum(looked) == store._reads._num_blocks
+
+
+def test_forked_processes_share_what_was_verified(large, monkeypatch):
+    store = GraphStore.open(large.path)
+    child = multiprocessing.get_context("fork").Process(target=list, args=(store,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    calls = count_comparisons(monkeypatch)
+    list(store)
+    assert not calls
+    list(pickle.loads(pickle.dumps(store)))  # opens the files anew
+    assert len(calls) > 5
+
+
+def test_verification_reads_everything_once(large, monkeypatch):
+    calls = count_comparisons(monkeypatch)
+    store = GraphStore.open(large.path, verify=True)
+    paths = [path for path in large.path.glob("*.npy") if path.name != "checksums.npy"]
+    assert len(calls) == sum(-(-path.stat().st_size // BLOCK_BYTES) for path in paths)
+    list(store)
+    assert len(calls) == sum(-(-path.stat().st_size // BLOCK_BYTES) for path in paths)

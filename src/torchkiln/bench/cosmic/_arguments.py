@@ -36,8 +36,7 @@ def read_settings(args: Sequence[str], prog: str = "cosmic_tagger.py") -> Settin
         OptionsError: A flag, key or value is unknown or wrong; the message says which.
     """
     parser = make_parser(prog)
-    spelled = [_spelled(arg) for arg in args]
-    check_config_flags(spelled)
+    spelled = check_config_flags([_spelled(arg) for arg in args])
     try:
         built = parser.instantiate(parser.parse_args(spelled))
     except (ArgumentError, ValueError, RecursionError) as error:

@@ -25,6 +25,7 @@ from torchkiln.bench.report._series_aside import kept_aside, read_aside
 from torchkiln.core import StoreError, parse_json, read_npz, write_atomic
 
 VERSION = 2
+_WITHOUT_CHECKSUM = 1  # the version whose JSON has none; its series have
 RESULTS_NAME = "results.json"
 SERIES_NAME = "results.npz"
 _SPLITS = ("validation", "test")
@@ -94,12 +95,14 @@ def load_result(path: Path) -> RunResult:
         version = record["version"]
     except (StoreError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is not a results file of a run: {error}") from error
-    if version != VERSION:
+    if version not in (_WITHOUT_CHECKSUM, VERSION):
         raise StoreError(
-            f"{path} has version {version!r}, this Torchkiln reads version {VERSION}; "
+            f"{path} has version {version!r}, this Torchkiln reads versions up to {VERSION}; "
             "use the one that wrote it"
         )
-    if record.pop("sha256", None) != _checksum(record):
+    # One that has a checksum must match it, even if damage made it look like an earlier version.
+    is_sealed = version != _WITHOUT_CHECKSUM or "sha256" in record
+    if is_sealed and record.pop("sha256", None) != _checksum(record):
         raise StoreError(
             f"{path} is damaged: it does not have its checksum; run the benchmark again"
         )

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from torchkiln.core import BatchTooLarge
 from torchkiln.graphs._filler import spread, spread_filler
-from torchkiln.graphs.batches._induced import Cut, TrimKey, cut_graph
+from torchkiln.graphs.batches._induced import Cut, TrimKey, columns_to_cut, cut_graph
 from torchkiln.graphs.batches._layout import Edges, Layout, Slot, Text
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.graphs.store._columns import Array, Columns
 from torchkiln.graphs.store._schema import edge_axis, node_axis
-from torchkiln.graphs.store._store import GraphStore, decode_texts
+from torchkiln.graphs.store._store import GraphStore
+from torchkiln.graphs.store._texts import decode_texts
 
 Pack = Sequence[int] | Counts
 
@@ -67,6 +68,8 @@ class Gatherer:
         self._store = store
         self._columns: Columns = store.unverified_columns
         self._reads = store.reads(_columns_of(layout))
+        # Edges decide what is left of a graph, also where batches leave them out.
+        self._cut_reads = store.reads(columns_to_cut(store.schema, layout.limits))
         self._layout = layout
         self._defaults = dict(defaults)
         # Kernels get addresses, which the columns and the layout keep valid: taking a dozen arrays
@@ -221,6 +224,8 @@ class Gatherer:
         for entry in np.flatnonzero(suspects).tolist():
             pack, place = divmod(entry, layout.num_graphs)
             graph = int(graphs[ends[pack] + place])
+            if self._cut_reads is not None:
+                self._cut_reads.verify(np.array([graph]))
             cut = cut_graph(self._columns, graph, layout.limits, key)
             cuts[entry] = (graph, cut)
             for axis, kept in cut.kept.items():

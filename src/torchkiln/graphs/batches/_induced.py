@@ -9,7 +9,13 @@ import numpy as np
 
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.graphs.store._columns import Columns
-from torchkiln.graphs.store._schema import PlaceKey, column_name, edge_axis, node_axis
+from torchkiln.graphs.store._schema import (
+    PlaceKey,
+    StoreSchema,
+    column_name,
+    edge_axis,
+    node_axis,
+)
 
 # (seed, epoch): with the graph's index, it decides what is cut off.
 TrimKey = tuple[int, int]
@@ -28,10 +34,20 @@ class Cut:
     ends: dict[PlaceKey, Counts]
 
 
+def columns_to_cut(schema: StoreSchema, limits: Mapping[str, int]) -> list[str]:
+    """Return the columns that `cut_graph` reads, whether or not batches hold them."""
+    return [
+        name
+        for name, attribute in schema.stored()
+        if attribute.is_edge_index and attribute.axis in limits
+    ]
+
+
 def cut_graph(columns: Columns, graph: int, limits: Mapping[str, int], key: TrimKey) -> Cut:
     """Return an induced sub-graph that leaves one slot of each axis free.
 
-    What stays is random, but the same for the same key and graph, and keeps its order.
+    What stays is random, but the same for the same key and graph, and keeps its order. The graph's
+    `columns_to_cut` must be verified.
     """
     sizes = {axis: _size(columns, axis, graph) for axis in limits}
     capacity = {axis: max(limit - 1, 0) for axis, limit in limits.items()}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchkiln.core import Options, OptionsError
 from torchkiln.graphs._errors import GraphError
-from torchkiln.graphs._levels import count, find_level, is_hetero, stores_of
+from torchkiln.graphs._levels import FoundLevels, count, find_level, is_hetero, stores_of
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._pad import pad_batch
 
@@ -112,7 +112,7 @@ class Finish:
 
     spec: BatchSpec
     like: Any
-    levels: Mapping[str, str]
+    levels: FoundLevels
     pad: PadValues = field(default_factory=PadValues)
     masks: bool = True
     trim: bool = True
@@ -184,7 +184,7 @@ def estimate_spec(sizes: Iterable[Sizes], whole: Any, *, margin: float = MARGIN)
     return BatchSpec(num_nodes=nodes[None], num_edges=edges[None], num_graphs=2)
 
 
-def find_data_levels(data: Any, more: Mapping[str, str]) -> dict[str, str]:
+def find_data_levels(data: Any, more: Mapping[str, str]) -> FoundLevels:
     """Return the level of each tensor of a large graph, which in a small part could be ambiguous.
 
     Args:
@@ -192,15 +192,16 @@ def find_data_levels(data: Any, more: Mapping[str, str]) -> dict[str, str]:
         more: Levels of what sampling adds.
     """
     if data is None or is_hetero(data):  # typed stores are never ambiguous
-        return {}
+        return FoundLevels()
     census = count([data])
-    levels = {}
+    levels = FoundLevels()
     for name, value in data.items():
         if isinstance(value, Tensor) and value.layout is torch.strided:
             # What even the whole graph leaves in doubt is decided by its parts.
             with contextlib.suppress(GraphError):
                 levels[name] = find_level([data], census, None, name, value).value
-    return {**levels, **more}
+    levels.update(more)
+    return levels
 
 
 def describe_size(data: Any) -> list[list[Any]]:

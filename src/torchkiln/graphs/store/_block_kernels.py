@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from torchkiln.graphs.batches._collate_kernels import read_integer
+from torchkiln.graphs.store._blocks import BLOCK_BYTES
 
 
 @njit(cache=True)
-def _blocks_of(pieces: Any, piece: int, graph: int, block_bytes: int) -> tuple[int, int]:
+def _blocks_of(pieces: Any, piece: int, graph: int) -> tuple[int, int]:
     """Return the first block of a graph and the one after its last."""
     offsets, item_bytes, begin, first_block = pieces[piece]
     start, end = graph, graph + 1
@@ -26,29 +28,54 @@ def _blocks_of(pieces: Any, piece: int, graph: int, block_bytes: int) -> tuple[i
         end = read_integer(offsets + 8 * graph + 8)
     if start == end or item_bytes == 0:
         return 0, 0
-    first = (begin + start * item_bytes) // block_bytes
-    last = (begin + end * item_bytes - 1) // block_bytes
+    first = (begin + start * item_bytes) // BLOCK_BYTES
+    last = (begin + end * item_bytes - 1) // BLOCK_BYTES
     return first_block + first, first_block + last + 1
 
 
 @njit(cache=True)
-def all_verified(pieces: Any, graphs: Any, block_bytes: int, verified: Any) -> bool:
-    """Tell whether all blocks of these graphs are marked."""
+def find_blocks(pieces: Any, graphs: Any, verified: Any) -> Any:
+    """Return the blocks of these graphs that are not verified, some of them several times."""
+    count = 0
     for piece in range(len(pieces)):
         for graph in graphs:
-            first, end = _blocks_of(pieces, piece, graph, block_bytes)
+            first, end = _blocks_of(pieces, piece, graph)
+            for block in range(first, end):
+                count += not verified[block]
+    found = np.empty(count, dtype=np.int64)
+    if not count:
+        return found
+    filled = 0
+    for piece in range(len(pieces)):
+        for graph in graphs:
+            first, end = _blocks_of(pieces, piece, graph)
             for block in range(first, end):
                 if not verified[block]:
-                    return False
-    return True
+                    found[filled] = block
+                    filled += 1
+    return found[:filled]  # another thread or process may have verified some meanwhile
 
 
 @njit(cache=True)
-def find_blocks(pieces: Any, graphs: Any, block_bytes: int, verified: Any, found: Any) -> None:
-    """Mark in `found` the blocks of these graphs that `verified` does not."""
-    for piece in range(len(pieces)):
-        for graph in graphs:
-            first, end = _blocks_of(pieces, piece, graph, block_bytes)
+def skip_blocks(ranges: Any, done: int, verified: Any) -> Any:
+    """Return how many blocks of these ranges, of which `done` are, come before one that is not."""
+    passed = 0
+    for row in range(len(ranges)):
+        first, end = ranges[row]
+        for block in range(first + max(done - passed, 0), end):
+            if not verified[block]:
+                return passed + block - first
+        passed += end - first
+    return passed
+
+
+@njit(cache=True)
+def skip_graphs(pieces: Any, graphs: Any, done: int, verified: Any) -> int:
+    """Return how many of these graphs, of which `done` are, come before one that is not."""
+    for number in range(done, len(graphs)):
+        for piece in range(len(pieces)):
+            first, end = _blocks_of(pieces, piece, graphs[number])
             for block in range(first, end):
                 if not verified[block]:
-                    found[block] = 1
+                    return number
+    return len(graphs)

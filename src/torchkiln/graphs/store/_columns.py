@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from torchkiln.core import StoreError
 from torchkiln.data._user_code import read_elements
-from torchkiln.graphs._levels import is_hetero
+from torchkiln.graphs._levels import check_given, is_hetero
 from torchkiln.graphs.store._axes import Counts, assign_axes
 from torchkiln.graphs.store._blocks import BlockGuard, Piece, Reads
 from torchkiln.graphs.store._flatten import (
@@ -71,8 +71,8 @@ class MappedColumns:
             for number, row in enumerate(rows):
                 item_bytes = row.dtype.itemsize * math.prod(row.shape[1:])
                 begin = self.data_begin + number * row.nbytes
-                pieces.append(Piece(offsets, item_bytes, begin, first_block))
-        return Reads(self.guard, pieces, columns.num_graphs, selected)
+                pieces.append(Piece(offsets, len(row), item_bytes, begin, first_block))
+        return Reads(self.guard, pieces, selected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +218,7 @@ def flat_columns(
         return None
     sample = dataset.get(0)
     check_graph_class(sample)
+    check_given(levels, sample.keys())
     counts: dict[str, Counts] = {}
     lengths: dict[str, Counts] = {}
     arrays: dict[str, Array] = {}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import StoreError
-from torchkiln.graphs._levels import is_hetero
+from torchkiln.graphs._levels import check_given, is_hetero
 from torchkiln.graphs.store._axes import Counts, assign_axes
 from torchkiln.graphs.store._schema import (
     NUMBERS,
@@ -143,6 +143,7 @@ class Flattener:
 
     def _begin(self, graph: Any) -> None:
         check_graph_class(graph)
+        check_given(self._levels, graph.keys())
         self._graph_class = type(graph)
         self._is_hetero = is_hetero(graph)
         for place, store in ((_key_of(store), store) for store in graph.stores):

@@ -2,7 +2,8 @@
 
 New content is written into a temporary folder beside its place. To take the place of an older
 folder, that one is first set aside as `.NAME.torchkiln-old`: whoever is killed between the two
-renames leaves it there, and the next one who opens or builds there puts it back.
+renames leaves it there, and the next one who opens or builds there puts it back. Nothing is deleted
+before a complete folder, one that has its header, stands in its place.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def new_folder(directory: Path, *, overwrite: bool) -> Iterator[Path]:
+def new_folder(directory: Path, header: str, *, overwrite: bool) -> Iterator[Path]:
     """Yield a folder that becomes `directory` when the block succeeds.
 
     Args:
-        directory: Its place.
-        overwrite: What is there may be replaced.
+        directory: Its place; see `real_place`.
+        header: The file that a complete folder has.
+        overwrite: A complete folder that is there may be replaced.
 
     Raises:
         StoreError: It cannot be written, or another process wrote it meanwhile.
@@ -46,7 +48,7 @@ def new_folder(directory: Path, *, overwrite: bool) -> Iterator[Path]:
             raise _no_room(directory, error) from error
         yield inner
         try:
-            _move(inner, directory, overwrite=overwrite)
+            _move(inner, directory, header, overwrite=overwrite)
         except OSError as error:
             raise StoreError(
                 f"another process wrote {directory} meanwhile ({error}); open that, or build again "
@@ -58,33 +60,55 @@ def _no_room(directory: Path, error: OSError) -> StoreError:
     return StoreError(f"cannot write below {directory.parent} ({error}); choose another directory")
 
 
-def settle_folder(directory: Path) -> None:
+def real_place(directory: Path) -> Path:
+    """Return where a folder really is: what a link leads to is set aside, not the link.
+
+    Raises:
+        StoreError: It is the root of the file system, which nothing can lie beside.
+    """
+    place = Path(os.path.realpath(directory))
+    if not place.name:
+        raise StoreError(f"{directory} is the root of the file system; choose a directory in it")
+    return place
+
+
+def settle_folder(directory: Path, header: str) -> None:
     """Put a folder back that a killed process had set aside, or delete it if it was replaced.
 
-    Waits for a process that is just replacing it.
+    Both stay where something else took its place. Waits for a process that is just replacing it.
+
+    Args:
+        directory: Its place; see `real_place`.
+        header: The file that a complete folder has.
     """
     with contextlib.suppress(OSError), _locked(_aside(directory)) as aside:
-        if directory.exists():
+        if (directory / header).is_file():
             shutil.rmtree(aside, ignore_errors=True)
         else:
+            # The system lets a folder take the place of none or an empty one, but of nothing else.
             aside.rename(directory)
 
 
-def _move(new: Path, directory: Path, *, overwrite: bool) -> None:
+def _move(new: Path, directory: Path, header: str, *, overwrite: bool) -> None:
     with contextlib.ExitStack() as stack:
         if overwrite:
             with contextlib.suppress(FileNotFoundError):
-                stack.enter_context(_set_aside(directory))
+                stack.enter_context(_set_aside(directory, header))
         # The system refuses to replace a directory that is not empty.
         new.rename(directory)
 
 
 @contextlib.contextmanager
-def _set_aside(directory: Path) -> Iterator[None]:
-    """Free the place of a folder; put it back on errors, else delete it."""
+def _set_aside(directory: Path, header: str) -> Iterator[None]:
+    """Free the place of a complete folder; put it back on errors, else delete it.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
     aside = _aside(directory)
     with _locked(directory):
-        # The place is taken, so what lies there was replaced by somebody who was killed then.
+        (directory / header).stat()
+        # A complete folder stands here, so what lies aside was replaced by one who was killed then.
         shutil.rmtree(aside, ignore_errors=True)
         directory.rename(aside)
         try:

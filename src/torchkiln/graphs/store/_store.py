@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchkiln.core import StoreError, parse_json
+from torchkiln.core import StoreError
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.graphs.store._blocks import Reads
 from torchkiln.graphs.store._columns import (
-    Array,
     Columns,
     flat_columns,
     flatten_in_memory,
@@ -34,7 +33,9 @@ from torchkiln.graphs.store._schema import (
     column_name,
     node_axis,
 )
-from torchkiln.graphs.store._store_files import open_columns, save_columns, stream_to_directory
+from torchkiln.graphs.store._store_files import save_columns, stream_to_directory
+from torchkiln.graphs.store._store_opening import open_columns
+from torchkiln.graphs.store._texts import decode_texts
 
 
 @final
@@ -340,33 +341,6 @@ class GraphStore:
                 kind = a.dtype if a.kind == "tensor" else a.kind
                 lines.append(f"  {column_name(place.key, a.key)}: {kind}{shape}{follows}")
         return "\n".join(lines)
-
-
-def decode_texts(column: Array, offsets: Counts, graphs: Counts, kind: str) -> list[Any]:
-    """Return the texts of some graphs, or the lists that they stand for."""
-    from torchkiln.graphs.batches._collate_kernels import gather_pieces
-
-    starts = offsets[graphs]
-    lengths = offsets[graphs + 1] - starts
-    together = np.empty(int(lengths.sum()), dtype=np.uint8)
-    gather_pieces(column, together, starts, lengths)
-    data = together.tobytes()
-    ends = lengths.cumsum().tolist()
-    try:
-        return _decode(data, ends, kind)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"a text of the store is none ({error}); build the store again") from error
-
-
-def _decode(data: bytes, ends: list[int], kind: str) -> list[Any]:
-    if data.isascii():
-        # Decoded at once: a character is a byte.
-        text = data.decode("ascii")
-        texts = [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    else:
-        pieces = (data[begin:end] for begin, end in zip([0, *ends], ends, strict=False))
-        texts = [piece.decode("utf-8", "surrogatepass") for piece in pieces]
-    return texts if kind == "text" else [parse_json(text, "a text") for text in texts]
 
 
 def _to_indices(indices: Any, length: int) -> Counts:

@@ -1,13 +1,12 @@
 """A store as a directory: one .npy file per column, and a header that is written last.
 
-    store.json            schema, sizes and checksums of whole files, and one of all that
+    store.json            schema, sizes of files, a checksum of checksums.npy, and one of all that
     checksums.npy         of the blocks of all other files, in the order of their names
     00-x.npy ...          columns
     offsets-nodes.npy ... where each graph begins on an axis
 
 The directory is made under a temporary name and renamed when it is complete, so there is never a
-part of a store to open. What is opened is verified before it is used: header, checksums and offsets
-at once, columns when graphs are read (`_blocks.py`). Nothing in it is ever executed.
+part of a store to open. Nothing in it is ever executed. `_store_opening.py` reads it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -27,35 +25,31 @@ import numpy as np
 
 from torchkiln.core import StoreError, Unreadable, read_json, sha256_file
 from torchkiln.graphs.store._axes import Counts
-from torchkiln.graphs.store._blocks import (
-    REMEDY,
-    BlockGuard,
-    Bytes,
-    Checksums,
-    count_blocks,
-)
+from torchkiln.graphs.store._blocks import checksums_of
 from torchkiln.graphs.store._columns import (
-    Array,
     Columns,
-    MappedColumns,
     column_dtype,
     column_length,
     column_shape,
     feed,
-    read_only,
 )
 from torchkiln.graphs.store._flatten import Flattener
-from torchkiln.graphs.store._replacing import new_folder, settle_folder
+from torchkiln.graphs.store._npy import (
+    PREAMBLE_BYTES,
+    map_file,
+    numbers_of,
+    preamble,
+    write_npy,
+)
+from torchkiln.graphs.store._replacing import new_folder, real_place, settle_folder
 from torchkiln.graphs.store._schema import StoreSchema
 
 _FORMAT = "torchkiln graph store"
-_VERSION = 2
-_HEADER = "store.json"
-_CHECKSUMS = "checksums.npy"
-_CHECKSUM_DTYPE = np.dtype("<u4")
-# The first bytes of a .npy file, reserved before the shape is known; a multiple of 64, so that the
-# numbers after it are aligned.
-_PREAMBLE_BYTES = 192
+VERSION = 3
+HEADER = "store.json"
+CHECKSUMS = "checksums.npy"
+# Earlier ones that can be opened: their files have one checksum each.
+_EARLIER = (1, 2)
 
 
 def save_columns(columns: Columns, directory: Path, *, overwrite: bool) -> None:
@@ -63,7 +57,7 @@ def save_columns(columns: Columns, directory: Path, *, overwrite: bool) -> None:
     with _building(directory, overwrite=overwrite) as temporary, _writing(directory):
         files = _file_names(columns.schema)
         for name, _ in columns.schema.stored():
-            _write_npy(temporary / files[name], columns.arrays[name])
+            write_npy(temporary / files[name], columns.arrays[name])
         _write_offsets(temporary, columns.offsets)
         _write_header(temporary, columns.schema, files, columns.offsets)
 
@@ -102,9 +96,9 @@ def stream_to_directory(
             row.path.rename(temporary / files[name])
         _write_offsets(temporary, flat.offsets)
         arrays = {
-            name: _numbers_of(
+            name: numbers_of(
                 temporary / files[name],
-                _map(temporary / files[name]),
+                map_file(temporary / files[name]),
                 column_dtype(attribute),
                 column_shape(attribute, column_length(attribute, flat.offsets, num_graphs)),
             )
@@ -114,99 +108,9 @@ def stream_to_directory(
         _write_header(temporary, flat.schema, files, flat.offsets)
 
 
-def open_columns(directory: Path, *, verify: bool) -> tuple[Columns, str]:
-    """Map a directory into memory; return its columns and the digest of its header.
-
-    Args:
-        directory: The store.
-        verify: Compare everything with checksums now, rather than when it is read.
-
-    Raises:
-        StoreError: It is not a store, of another version, or damaged.
-    """
-    while True:
-        settle_folder(directory)
-        before = _identity(directory)
-        try:
-            columns, digest = _open_columns(directory, verify=verify)
-        except (StoreError, OSError) as error:
-            if _identity(directory) != before:
-                continue  # another process has replaced it meanwhile
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"{directory} cannot be read ({error}); {REMEDY}") from error
-        if _identity(directory) == before:
-            return columns, digest
-
-
-def _identity(directory: Path) -> tuple[int, int] | None:
-    """Return what tells a directory from one that takes its place."""
-    try:
-        found = directory.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _open_columns(directory: Path, *, verify: bool) -> tuple[Columns, str]:
-    header = _read_header(directory)
-    try:
-        _check_files(directory, header["files"], verify=verify)
-        columns = _map_columns(directory, header)
-    except (StoreError, OSError):
-        raise
-    except Exception as error:  # a header with odd content lets anything be raised
-        raise StoreError(f"{directory} is damaged ({error}); {REMEDY}") from error
-    if verify:
-        columns.verify_all()
-    return columns, header["digest"]
-
-
-def _check_files(directory: Path, files: dict[str, dict[str, Any]], *, verify: bool) -> None:
-    for name, facts in files.items():
-        path = directory / name
-        size = path.stat().st_size if path.is_file() else None
-        if size != facts["bytes"]:
-            found = "is missing" if size is None else f"has {size} bytes"
-            raise StoreError(f"{path} {found} instead of {facts['bytes']} bytes; {REMEDY}")
-        # All checksums but those of the header are in one small file, which has one of its own.
-        if (verify or name == _CHECKSUMS) and sha256_file(path) != facts["sha256"]:
-            raise StoreError(f"{path} is damaged: its checksum is not that of the header; {REMEDY}")
-
-
-def _map_columns(directory: Path, header: dict[str, Any]) -> Columns:
-    schema = StoreSchema.from_json(header["schema"])
-    num_graphs: int = header["num_graphs"]
-    contents = {name: _map(directory / name) for name in _checked_files(header["files"])}
-    guard = BlockGuard(
-        [(directory / name, content) for name, content in contents.items()],
-        _numbers_of(
-            directory / _CHECKSUMS,
-            _map(directory / _CHECKSUMS),
-            _CHECKSUM_DTYPE,
-            (sum(count_blocks(len(content)) for content in contents.values()),),
-        ),
-    )
-    offsets = {}
-    for axis, name in header["offsets"].items():
-        guard.verify_file(directory / name)
-        offsets[axis] = _numbers_of(
-            directory / name, contents[name], np.dtype(np.int64), (num_graphs + 1,)
-        )
-        if num_graphs < 1 or offsets[axis][0] != 0 or (np.diff(offsets[axis]) < 0).any():
-            raise ValueError(f"{name} holds no offsets")
-    arrays, files = {}, {}
-    for name, attribute in schema.stored():
-        file = header["columns"][name]
-        shape = column_shape(attribute, column_length(attribute, offsets, num_graphs))
-        arrays[name] = _numbers_of(directory / file, contents[file], column_dtype(attribute), shape)
-        files[name] = directory / file
-    return Columns(schema, offsets, arrays, MappedColumns(guard, files, _PREAMBLE_BYTES))
-
-
-def _checked_files(files: Iterable[str]) -> list[str]:
+def checked_files(files: Iterable[str]) -> list[str]:
     """Return the files whose blocks have checksums, in the order of these."""
-    return sorted(name for name in files if name != _CHECKSUMS)
+    return sorted(name for name in files if name != CHECKSUMS)
 
 
 @final
@@ -218,7 +122,7 @@ class _RowFile:
         self._store = store
         with _writing(store):
             self.file: BinaryIO = path.open("w+b")
-            self.file.write(bytes(_PREAMBLE_BYTES))
+            self.file.write(bytes(PREAMBLE_BYTES))
 
     def write(self, data: bytes) -> None:
         try:
@@ -232,32 +136,32 @@ class _RowFile:
             self.file.close()
 
     def append(self, other: _RowFile) -> None:
-        other.file.seek(_PREAMBLE_BYTES)
+        other.file.seek(PREAMBLE_BYTES)
         shutil.copyfileobj(other.file, self.file, 2**20)
         other.file.close()
         other.path.unlink()
 
     def finish(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.file.seek(0)
-        self.file.write(_preamble(dtype, shape))
+        self.file.write(preamble(dtype, shape))
         self.file.close()
 
 
 @contextlib.contextmanager
 def _building(directory: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary directory beside `directory` that becomes it when the block succeeds."""
-    directory = Path(os.path.realpath(directory))  # what a link leads to is replaced, not the link
-    settle_folder(directory)
+    directory = real_place(directory)
+    settle_folder(directory, HEADER)
     if directory.exists() and not directory.is_dir():
         raise StoreError(f"{directory} is a file, so it is not replaced; choose a directory")
     if directory.exists() and not overwrite:
         raise StoreError(f"{directory} exists already; pass overwrite=True to replace it")
     with _writing(directory):
         is_foreign = directory.is_dir() and any(directory.iterdir())
-        is_foreign = is_foreign and not (directory / _HEADER).is_file()
+        is_foreign = is_foreign and not (directory / HEADER).is_file()
     if is_foreign:
         raise StoreError(f"{directory} is not a graph store, so it is not replaced; choose another")
-    with new_folder(directory, overwrite=overwrite) as folder:
+    with new_folder(directory, HEADER, overwrite=overwrite) as folder:
         yield folder
 
 
@@ -292,46 +196,7 @@ def _offset_names(axes: Iterable[str]) -> dict[str, str]:
 
 def _write_offsets(directory: Path, offsets: dict[str, Counts]) -> None:
     for axis, name in _offset_names(offsets).items():
-        _write_npy(directory / name, offsets[axis])
-
-
-def _write_npy(path: Path, array: Array) -> None:
-    with path.open("wb") as file:
-        file.write(_preamble(array.dtype, array.shape))
-        # Not `tofile`: it does not notice when the last of its bytes find no room on the disk.
-        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def _preamble(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    fields = {"descr": dtype.str, "fortran_order": False, "shape": tuple(map(int, shape))}
-    magic = np.lib.format.magic(1, 0)
-    length = _PREAMBLE_BYTES - len(magic) - 2
-    text = repr(fields).encode("latin1").ljust(length - 1) + b"\n"
-    assert len(text) == length, f"shape {shape} is too long for the preamble of a .npy file"
-    return magic + length.to_bytes(2, "little") + text
-
-
-def _map(path: Path) -> Bytes:
-    """Return the content of a file, which the system reads when it is used."""
-    # A plain array over the mapping: Numba does not know NumPy's own class for it.
-    return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-
-
-def _numbers_of(path: Path, content: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Return the array of a .npy file, which must be as said.
-
-    Raises:
-        StoreError: It is another one.
-    """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if len(content) != _PREAMBLE_BYTES + num_bytes or content[:_PREAMBLE_BYTES].tobytes() != (
-        _preamble(dtype, shape)
-    ):
-        raise StoreError(
-            f"{path} is damaged: it contradicts the header of the store, which says {dtype} "
-            f"{list(shape)}; {REMEDY}"
-        )
-    return read_only(content[_PREAMBLE_BYTES:].view(dtype).reshape(shape))
+        write_npy(directory / name, offsets[axis])
 
 
 def _write_header(
@@ -341,25 +206,24 @@ def _write_header(
     names = [*columns.values(), *axes.values()]
     for name in names:
         _flush(directory / name)
-    found = {name: Checksums.of(directory / name) for name in _checked_files(names)}
-    blocks = [checksum for checksums in found.values() for checksum in checksums.blocks]
-    _write_npy(directory / _CHECKSUMS, np.array(blocks, dtype=_CHECKSUM_DTYPE))
-    _flush(directory / _CHECKSUMS)
-    found[_CHECKSUMS] = Checksums.of(directory / _CHECKSUMS)
+    blocks = {name: checksums_of(directory / name) for name in checked_files(names)}
+    write_npy(directory / CHECKSUMS, np.concatenate(list(blocks.values())))
+    _flush(directory / CHECKSUMS)
+    facts = {name: {"bytes": (directory / name).stat().st_size} for name in (*names, CHECKSUMS)}
     header: dict[str, Any] = {
         "format": _FORMAT,
-        "version": _VERSION,
+        "version": VERSION,
         "num_graphs": len(next(iter(offsets.values()))) - 1,
         "schema": schema.to_json(),
         "columns": columns,
         "offsets": axes,
         "files": {
-            name: {"bytes": checksums.num_bytes, "sha256": checksums.sha256}
-            for name, checksums in found.items()
+            **facts,
+            CHECKSUMS: {**facts[CHECKSUMS], "sha256": sha256_file(directory / CHECKSUMS)},
         },
     }
     header["digest"] = _digest(header)
-    with (directory / _HEADER).open("w") as file:
+    with (directory / HEADER).open("w") as file:
         json.dump(header, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
@@ -375,11 +239,11 @@ def _digest(header: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _read_header(directory: Path) -> dict[str, Any]:
-    path = directory / _HEADER
+def read_header(directory: Path) -> dict[str, Any]:
+    path = directory / HEADER
     if not path.is_file():
         raise StoreError(
-            f"{directory} is not a graph store: it has no {_HEADER}; make one with "
+            f"{directory} is not a graph store: it has no {HEADER}; make one with "
             "GraphStore.build(dataset, directory)"
         )
     try:
@@ -388,10 +252,10 @@ def _read_header(directory: Path) -> dict[str, Any]:
         raise StoreError(f"{path} is damaged ({error}); build the store again") from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise StoreError(f"{path} does not belong to a graph store; choose another directory")
-    if header.get("version") != _VERSION:
+    if header.get("version") not in (*_EARLIER, VERSION):
         raise StoreError(
-            f"{directory} has version {header.get('version')!r} and this is Torchkiln for version "
-            f"{_VERSION}; build the store again"
+            f"{directory} has version {header.get('version')!r} and this is Torchkiln for versions "
+            f"up to {VERSION}; build the store again, or use the Torchkiln that wrote it"
         )
     if header.get("digest") != _digest(header):
         raise StoreError(f"{path} is damaged: its checksum is wrong; build the store again")
