@@ -221,7 +221,7 @@ def test_a_store_can_be_opened_while_others_replace_it(directory):
         opened.append(len(GraphStore.open(directory)))
     for process in processes:
         process.join()
-    assert failures.empty()
+    assert [failures.get() for _ in range(failures.qsize())] == []
     assert set(opened) <= {12, 2, 3, 4}
     assert [path.name for path in directory.parent.iterdir()] == ["store"]
 
@@ -352,3 +352,30 @@ def test_half_a_header_is_refused(directory):
 def test_a_place_without_a_store(tmp_path):
     with pytest.raises(StoreError, match=r"has no store\.json"):
         GraphStore.open(tmp_path / "nowhere")
+
+
+def test_the_last_of_two_who_replace_a_store_at_once_wins(directory, tmp_path_factory, monkeypatch):
+    others = [tmp_path_factory.mktemp("other") / "store"]
+    GraphStore.from_dataset(rich_graphs(4), progress=False).save(others[0])
+    original = Path.rename
+
+    def raced(path, target):
+        if path.name == "store" and Path(target) == directory and others:
+            # Between the two renames of this process, another one puts its store there.
+            original(others.pop(), directory)
+        return original(path, target)
+
+    monkeypatch.setattr(Path, "rename", raced)
+    GraphStore.from_dataset(rich_graphs(2), progress=False).save(directory, overwrite=True)
+    assert not others
+    assert len(GraphStore.open(directory)) == 2
+    assert [path.name for path in directory.parent.iterdir()] == ["store"]
+
+
+def test_a_folder_of_others_is_never_replaced_by_a_store(directory, tmp_path):
+    place = tmp_path / "notes"
+    place.mkdir()
+    (place / "mine.txt").write_text("mine")
+    with pytest.raises(StoreError):
+        GraphStore.from_dataset(rich_graphs(2), progress=False).save(place, overwrite=True)
+    assert [path.name for path in place.iterdir()] == ["mine.txt"]

@@ -9,6 +9,7 @@ before a complete folder, one that has its header, stands in its place.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -90,6 +91,26 @@ def settle_folder(directory: Path, header: str) -> None:
 
 
 def _move(new: Path, directory: Path, header: str, *, overwrite: bool) -> None:
+    while True:
+        try:
+            _take_place(new, directory, header, overwrite=overwrite)
+        except OSError as error:
+            is_taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+            # Somebody else was just replacing it, too: the last one wins.
+            if overwrite and is_taken and _is_ours(directory, header):
+                continue
+            raise
+        return
+
+
+def _is_ours(directory: Path, header: str) -> bool:
+    """Whether a complete folder stands there, or nothing while another process replaces it."""
+    is_complete = (directory / header).exists()
+    # Looked at twice: it may have come between the first two questions.
+    return is_complete or not directory.exists() or (directory / header).exists()
+
+
+def _take_place(new: Path, directory: Path, header: str, *, overwrite: bool) -> None:
     with contextlib.ExitStack() as stack:
         if overwrite:
             with contextlib.suppress(FileNotFoundError):
