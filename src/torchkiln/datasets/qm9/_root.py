@@ -12,6 +12,7 @@ from torchkiln.core import (
     OptionsError,
     StoreError,
     atomic_path,
+    clean_leftovers_once,
     file_lock,
     sha256_file,
 )
@@ -58,6 +59,8 @@ def write_qm9_root(
     facts = {"source": source_key(folder), "limit": limit}
     with file_lock(root / ".torchkiln-qm9.lock"):
         recorded = {} if force else _recorded_files(root, facts)
+        for parent in {(root / name).parent for name in _WRITERS}:
+            clean_leftovers_once(parent)  # where nothing is missing, nothing is written
         missing = [name for name in _WRITERS if not _is_kept(root, name, recorded, say)]
         if missing:
             _write_files(root, missing, recorded, facts, folder, progress, say)
