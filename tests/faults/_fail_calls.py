@@ -100,7 +100,7 @@ class Scenario(abc.ABC):
 
 @dataclass
 class Report:
-    """What became of all faults of one scenario and mode: calls by kind, those that failed, harm."""
+    """What became of the faults of a scenario and mode: calls by kind, those that failed, harm."""
 
     calls: dict[str, int] = field(default_factory=dict)
     injected: Counter[str] = field(default_factory=Counter)

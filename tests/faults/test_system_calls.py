@@ -115,9 +115,21 @@ def native(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     return folder
 
 
-def _run(server: FaultServer, survived: Callable[..., None], **request: Any) -> None:
-    scenario, mode = request["scenario"], request["mode"]
-    answer = server.ask(limit=amount(2, 10_000), **request)
+@pytest.fixture
+def run(injected: Callable[..., None], survived: Callable[..., None]) -> Callable[..., None]:
+    """A function that runs a scenario and counts."""
+
+    def run_scenario(server: FaultServer, **request: Any) -> None:
+        answer = server.ask(limit=amount(2, 10_000), **request)
+        name, number = f"system calls: {request['mode']}", sum(answer.get("injected", {}).values())
+        injected(name, number)
+        _check(answer, request["scenario"], request["mode"])
+        survived(name, number)
+
+    return run_scenario
+
+
+def _check(answer: dict[str, Any], scenario: str, mode: str) -> None:
     assert not answer["harm"], f"{scenario}, {mode}:\n" + "\n".join(answer["harm"])
     calls = {kind: number for kind, number in answer["calls"].items() if number}
     injected = answer["injected"]
@@ -127,16 +139,15 @@ def _run(server: FaultServer, survived: Callable[..., None], **request: Any) -> 
     assert bool(injected) == ((scenario, mode) not in NO_CALLS), injected
     if WHOLE and "PopTorch" not in scenario:  # copies files in hundreds of chunks
         assert injected == calls
-    survived(f"system calls: {mode}", sum(injected.values()))
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_system_call_may_fail(
-    scenario: str, mode: str, server: FaultServer, tmp_path: Path, survived: Callable[..., None]
+    scenario: str, mode: str, server: FaultServer, tmp_path: Path, run: Callable[..., None]
 ) -> None:
     root = str(tmp_path / "root")
-    _run(server, survived, scenario=scenario, mode=mode, root=root, native="")
+    run(server, scenario=scenario, mode=mode, root=root, native="")
 
 
 @pytest.mark.parametrize("scenario", HARMFUL)
@@ -159,8 +170,7 @@ def test_each_system_call_around_native_code_may_fail(
     native_server: FaultServer,
     native: Path,
     tmp_path: Path,
-    survived: Callable[..., None],
+    run: Callable[..., None],
 ) -> None:
     root = str(tmp_path / "root")
-    request = {"scenario": scenario, "mode": mode, "root": root, "native": str(native)}
-    _run(native_server, survived, **request)
+    run(native_server, scenario=scenario, mode=mode, root=root, native=str(native))
