@@ -32,7 +32,7 @@ slow: $(STAMP)  ## Run the long test matrices
 	$(BIN)/python -m pytest -m slow -n 2 --dist load --timeout 1800 $(PYTEST_ARGS)
 
 faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing
-	TORCHKILN_FAULTS=whole $(BIN)/python -m pytest tests/faults -m '' -n 2 --dist load --timeout 900 $(PYTEST_ARGS)
+	TORCHKILN_FAULTS=whole $(BIN)/python -m pytest tests/faults -m '' -n 3 --dist worksteal -o tmp_path_retention_policy=failed --timeout 900 $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
 	$(BIN)/python bench.py --config configs/qm9_quick.yml

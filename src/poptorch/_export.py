@@ -11,7 +11,6 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from poptorch._version import __version__
 from poptorch.enums import ConnectionType
 from poptorch.options import Options
 from torchkiln import runtime
-from torchkiln.core import atomic_path, check_trusted, is_shared, parse_json
+from torchkiln.core import ScratchDirectory, atomic_path, check_trusted, is_shared, parse_json
 from torchkiln.data import find_unpicklable
 
 if TYPE_CHECKING:
@@ -52,8 +51,8 @@ def save_executor(
         "has_model": export_model,
         "has_rng_state": save_rng_state,
     }
-    with tempfile.TemporaryDirectory() as directory, translated():
-        program = Path(directory) / _PROGRAM
+    with translated(), _scratch() as directory:
+        program = directory / _PROGRAM
         executor._program.export(program)
         own = not is_shared(path)
         with atomic_path(path, own=own) as temporary, zipfile.ZipFile(temporary, "w") as archive:
@@ -131,7 +130,7 @@ def _install(
     executor: PoplarExecutor, archive: zipfile.ZipFile, description: dict[str, Any]
 ) -> None:
     random_state = torch.get_rng_state()
-    with tempfile.TemporaryDirectory() as directory, translated():
+    with translated(), _scratch() as directory:
         program = runtime.load(
             _extract_program(archive, directory),
             executor._program.module,
@@ -144,20 +143,30 @@ def _install(
 
 
 @contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield a temporary folder; what a killed process leaves of it goes with the next start."""
+    folder = ScratchDirectory()
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
+@contextlib.contextmanager
 def _open(filename: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     """Yield a file of `save`, every part of which has its checksum."""
-    try:
-        with translated():
-            check_trusted(Path(filename))
-        with zipfile.ZipFile(filename) as archive:
+    with contextlib.ExitStack() as stack:
+        try:
+            with translated():
+                check_trusted(Path(filename))
+            archive = stack.enter_context(zipfile.ZipFile(filename))
             damaged = archive.testzip()
-    except (FileNotFoundError, Error):
-        raise
-    except Exception as error:  # zipfile has a dozen kinds for bytes that are no archive
-        raise _no_such_file(filename, error) from error
-    if damaged is not None:
-        raise _no_such_file(filename, f"{damaged} in it does not have its checksum")
-    with zipfile.ZipFile(filename) as archive:
+        except (FileNotFoundError, Error):
+            raise
+        except Exception as error:  # zipfile has a dozen kinds for bytes that are no archive
+            raise _no_such_file(filename, error) from error
+        if damaged is not None:
+            raise _no_such_file(filename, f"{damaged} in it does not have its checksum")
         yield archive
 
 
@@ -186,7 +195,7 @@ def _read_model(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:
     return parts
 
 
-def _extract_program(archive: zipfile.ZipFile, directory: str) -> str:
+def _extract_program(archive: zipfile.ZipFile, directory: Path) -> str:
     try:
         path = archive.extract(_PROGRAM, directory)
         # The folder is private; with a loose umask the file alone would not be trusted.

@@ -151,6 +151,8 @@ class Options(OptionStore):
         """Seed torch's generator now, and again whenever a program is built from these options."""
         self.checkIsFrozen()
         require(isinstance(random_seed, int), "Unexpected type for random_seed", random_seed, int)
+        fits = -(2**63) <= random_seed < 2**64
+        require(fits, "Unexpected value for random_seed", random_seed, "a number of 64 bits")
         torch.manual_seed(random_seed)
         return self.createOrSet(random_seed=random_seed)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,8 @@ class FirstCheckpointSave(CheckpointSave):
 
 
 class CheckpointLoad(CheckpointSave):
+    writes = False
+
     def operate(self, folder: Path) -> Any:
         return _load_checkpoint(folder)
 
@@ -117,6 +121,9 @@ class CachePrune(CacheStore):
 
     limit_bytes = 6000
 
+    def check_usual(self, folder: Path) -> None:
+        assert not (folder / "executables" / f"{_KEYS[0]}.pt2").exists(), "nothing had to go"
+
     def state(self, folder: Path) -> Any:
         found = super().state(folder)
         # It goes with one of the next ones if it could not go now.
@@ -144,7 +151,7 @@ class CacheRemember(Scenario):
 
 
 class CacheFind(CacheStore):
-    refills = False
+    refills = writes = False
 
     def prepare(self, folder: Path) -> None:
         super().prepare(folder)
@@ -200,6 +207,8 @@ class StoreSave(StoreBuild):
 
 
 class StoreRead(StoreBuild):
+    writes = False
+
     def operate(self, folder: Path) -> Any:
         return _read_store(folder / "store")
 
@@ -242,6 +251,8 @@ class ResultsSave(Scenario):
 
 
 class ResultsLoad(ResultsSave):
+    writes = False
+
     def operate(self, folder: Path) -> Any:
         return _read_results(folder)
 
@@ -323,6 +334,8 @@ class PlanSave(Scenario):
 
 
 class PlanLoad(PlanSave):
+    writes = False
+
     def operate(self, folder: Path) -> Any:
         return _plan_values(folder)
 
@@ -342,8 +355,6 @@ class ArraysKeep(Scenario):
     may_lose = never_fails = True
 
     def operate(self, folder: Path) -> Any:
-        import os
-
         os.environ["TORCHKILN_DATA_DIR"] = str(folder)
         arrays = {"nodes": np.arange(500), "energy": np.linspace(0, 1, 300)}
         kept = _array_cache.cached_arrays("qm9-sizes", lambda: arrays)
@@ -358,12 +369,14 @@ class ArraysKeep(Scenario):
 
 
 class ArraysFind(ArraysKeep):
+    writes = False
+
     def prepare(self, folder: Path) -> None:
         self.operate(folder)
 
 
 class CosmicWrite(Scenario):
-    """HDF5, whose library writes and reads by itself."""
+    """HDF5, whose library reads by itself; it writes to memory, and Python to the file."""
 
     def prepare(self, folder: Path) -> None:
         write_larcv3(folder / "events.h5", [_event(1)])
@@ -376,20 +389,27 @@ class CosmicWrite(Scenario):
 
 
 class CosmicRead(CosmicWrite):
+    """Few pixels: the library reads each of its small parts by itself."""
+
+    writes = False
+
+    def prepare(self, folder: Path) -> None:
+        write_larcv3(folder / "events.h5", [_event(1, pixels=5)])
+
     def operate(self, folder: Path) -> Any:
         return _read_events(folder)
 
 
-def _event(seed: int) -> CosmicEvent:
+def _event(seed: int, pixels: int = 200) -> CosmicEvent:
     rng = np.random.default_rng(seed)
-    planes = np.repeat(np.arange(3, dtype=np.uint8), 200)
-    places = np.concatenate([rng.choice(64 * 64, 200, replace=False) for _ in range(3)])
+    planes = np.repeat(np.arange(3, dtype=np.uint8), pixels)
+    places = np.concatenate([rng.choice(64 * 64, pixels, replace=False) for _ in range(3)])
     return CosmicEvent(
         planes,
         (places % 64).astype(np.int32),
         (places // 64).astype(np.int32),
-        rng.normal(size=600).astype(np.float32),
-        rng.integers(0, 3, 600).astype(np.uint8),
+        rng.normal(size=3 * pixels).astype(np.float32),
+        rng.integers(0, 3, 3 * pixels).astype(np.uint8),
         64,
         64,
     )
@@ -419,12 +439,16 @@ class XyzWrite(Scenario):
 
 
 class XyzRead(XyzWrite):
+    writes = False
+
     def operate(self, folder: Path) -> Any:
         return self.state(folder)
 
 
 class PublishedXyzRead(Scenario):
     """A file of QM9's own kind, whose targets another reader would not see."""
+
+    writes = False
 
     def prepare(self, folder: Path) -> None:
         numbers = "\t".join(str(0.5 + number) for number in range(15))
@@ -457,6 +481,42 @@ class CsvWrite(Scenario):
         return (folder / "table.csv").read_text()
 
 
+class RootWrite(Scenario):
+    """The files of QM9, one by one: fewer molecules were there before."""
+
+    by_file = True
+
+    def before(self, folder: Path) -> None:
+        os.environ["TORCHKILN_DATA_DIR"] = str(folder.with_name("data"))
+
+    def prepare(self, folder: Path) -> None:
+        from torchkiln.datasets.qm9._source import PARTS, find_source
+
+        self._tables = folder.with_name("tables")
+        self._tables.mkdir()
+        for number, name in enumerate(PARTS):
+            with (find_source() / name).open() as whole:
+                lines = itertools.islice(whole, 1 if number else 4)
+                (self._tables / name).write_text("".join(lines))
+        self.before(folder)
+        self._write(folder, 2)
+
+    def operate(self, folder: Path) -> Any:
+        self._write(folder, 3)
+
+    def _write(self, folder: Path, limit: int) -> None:
+        from torchkiln.datasets.qm9._root import write_qm9_root
+
+        write_qm9_root(folder / "QM9", source=self._tables, limit=limit, progress=False)
+
+    def state(self, folder: Path) -> Any:
+        # Not the manifest, which tells what is done: it differs with each file.
+        files = [
+            path for part in ("raw", "processed") for path in (folder / "QM9" / part).iterdir()
+        ]
+        return {path.name: path.read_bytes() for path in files if path.is_file()}
+
+
 SCENARIOS: dict[str, type[Scenario]] = {
     "saving a checkpoint": CheckpointSave,
     "saving the first checkpoint": FirstCheckpointSave,
@@ -481,4 +541,5 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "reading xyz": XyzRead,
     "reading QM9's xyz": PublishedXyzRead,
     "writing CSV": CsvWrite,
+    "writing QM9's files": RootWrite,
 }

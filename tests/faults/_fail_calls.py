@@ -17,6 +17,7 @@ import signal
 import tempfile
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 
 from torchkiln.core import TorchkilnError, _temporary
 
-OPEN, CREATE, WRITE, SYNC, RENAME, UNLINK, MKDIR, MAP, TRUNCATE, READ = (1 << i for i in range(10))
+_, CREATE, WRITE, SYNC, _, _, MKDIR, _, TRUNCATE, READ = (1 << i for i in range(10))
 KINDS = ("open", "create", "write", "sync", "rename", "unlink", "mkdir", "map", "truncate", "read")
 _EVERYTHING = (1 << 10) - 1
 _KILL = -1
@@ -42,9 +43,10 @@ class Mode:
 MODES = {
     # What is there can be read and removed, nothing new fits; half of a write may.
     "full disk": Mode(CREATE | WRITE | SYNC | MKDIR | TRUNCATE, errno.ENOSPC, lasts=True),
+    "no space once": Mode(_EVERYTHING & ~READ, errno.ENOSPC),
     "one error": Mode(_EVERYTHING, errno.EIO),
     "dead disk": Mode(_EVERYTHING, errno.EIO, lasts=True),
-    "interrupt": Mode(OPEN | CREATE | WRITE | SYNC | READ, errno.EINTR),
+    "interrupt": Mode(_EVERYTHING, errno.EINTR),
     "kill": Mode(_EVERYTHING & ~READ, _KILL),
 }
 BYSTANDER = "notes of the user.txt"
@@ -61,6 +63,12 @@ class Scenario(abc.ABC):
     by_file = False
     # Whether the operation answers in spite of faults, with a warning at most.
     never_fails = False
+    # Whether the operation leaves another state than it found.
+    writes = True
+    # What it may raise.
+    errors: tuple[type[Exception], ...] = (TorchkilnError,)
+    # At most so many calls fail, spread evenly: for copies in hundreds of equal chunks.
+    most_faults = 10_000
 
     # A folder that `_native_program.build` filled, for those that need native code.
     native: Path
@@ -83,16 +91,19 @@ class Scenario(abc.ABC):
         """Return what `operate` may give."""
         return [usual]
 
+    def check_usual(self, folder: Path) -> None:  # noqa: B027
+        """Check what an operation without faults has done besides."""
+
     def listing(self, folder: Path) -> list[str]:
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 @dataclass
 class Report:
-    """What became of all faults of one scenario and mode."""
+    """What became of the faults of a scenario and mode: calls by kind, those that failed, harm."""
 
-    injected: int = 0
-    calls: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+    injected: Counter[str] = field(default_factory=Counter)
     harm: list[str] = field(default_factory=list)
 
 
@@ -102,6 +113,11 @@ def _shim() -> ctypes.CDLL:
     library.fault_watch.argtypes = [ctypes.c_char_p]
     library.fault_made.restype = ctypes.c_char_p
     return library
+
+
+def _failed_kind() -> str:
+    bit = _shim().fault_kind()
+    return KINDS[bit.bit_length() - 1] if bit else "none"
 
 
 @contextlib.contextmanager
@@ -138,10 +154,14 @@ class Runner:
         self._old = self._scenario.state(self._work)
         self._reset()  # looking counts as a start
         self._usual = self._operate(0)
-        report.calls = total = _shim().fault_count()
+        total = _shim().fault_count()
+        report.calls = {kind: _shim().fault_calls(bit) for bit, kind in enumerate(KINDS)}
+        assert sum(report.calls.values()) == total
+        self._scenario.check_usual(self._work)
         self._new = self._scenario.state(self._work)
+        assert (self._new != self._old) == self._scenario.writes, "a test of nothing"
         self._names = self._listing()
-        chosen = min(total, limit)
+        chosen = min(total, limit, self._scenario.most_faults)
         numbers = sorted({1 + index * total // chosen for index in range(chosen)}) if total else []
         for number in [*numbers, total + 1]:
             try:
@@ -151,7 +171,8 @@ class Runner:
                 report.harm.append(f"call {number} of {total}: {traceback.format_exc(limit=-4)}")
                 if len(report.harm) >= 5:
                     break
-            report.injected += number <= total
+            if number <= total:
+                report.injected[_failed_kind()] += 1
         return report
 
     def _reset(self) -> None:
@@ -206,7 +227,7 @@ class Runner:
         """Run with an error; tell whether the operation came to its end."""
         try:
             given = self._operate(number)
-        except TorchkilnError as error:
+        except self._scenario.errors as error:
             told, raised = str(error), True
         else:
             raised = False

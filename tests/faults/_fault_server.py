@@ -1,12 +1,13 @@
 """A process with the shim that imports everything once, and forks for each request.
 
-Reads lines of JSON (scenario, mode, limit, root, native) and answers each with one.
+Reads lines of JSON (scenario, mode, limit, root, native) and answers each with one. With the
+argument "native" it imports torch's compiler, too, which takes longer than most requests.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import gc
+import importlib
 import json
 import os
 import sys
@@ -16,11 +17,19 @@ from pathlib import Path
 import torch
 from _call_scenarios import SCENARIOS
 from _fail_calls import Runner, Scenario
+from _harmful_scenarios import HARMFUL
 from _native_scenarios import NATIVE_SCENARIOS
+
+ALL = {**SCENARIOS, **NATIVE_SCENARIOS, **{name: kind for name, (kind, _) in HARMFUL.items()}}
+_USED_BY_ALL = ("torchkiln.bench.report._write", "torchkiln.bench.report._results_file")
+_USED_BY_NATIVE = ("torch._dynamo", "torch.export", "torch._inductor.codecache")
+_USED_BY_NATIVE += ("torch._inductor.package", "torch._inductor.compile_fx")
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    for name in (*_USED_BY_ALL, *(_USED_BY_NATIVE if "native" in sys.argv else ())):
+        importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what others print
     gc.collect()
@@ -47,9 +56,8 @@ def _answer_in_fork(line: str) -> str:
 def _answer(scenario: str, mode: str, limit: int, root: str, native: str) -> str:
     try:
         Scenario.native = Path(native)
-        kind = {**SCENARIOS, **NATIVE_SCENARIOS}[scenario]
-        report = Runner(kind(), mode, Path(root)).run(limit)
-        return json.dumps(dataclasses.asdict(report))
+        report = Runner(ALL[scenario](), mode, Path(root)).run(limit)
+        return json.dumps(vars(report))
     except BaseException:
         return json.dumps({"harm": [traceback.format_exc()]})
 

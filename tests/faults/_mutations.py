@@ -10,7 +10,7 @@ import copy
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -34,21 +34,62 @@ _PIECES = re.compile(rb"\w+|\s+|[^\w\s]")
 _MOST_BYTES = 200_000
 
 
-def mutations(seeds: Sequence[bytes], count: int, *, seed: int = 0) -> list[bytes]:
-    """Return `count` inputs made of valid ones, the valid ones first."""
-    chance = random.Random(seed)
-    found = list(seeds)
+class Distinct:
+    """Inputs of which no two are the same, and which are not too hard to find."""
+
+    def __init__(self, inputs: Iterable[Any]) -> None:
+        self.found: list[Any] = []
+        self._seen: set[Any] = set()
+        self._tried = 0
+        for one in inputs:
+            self.add(one)
+
+    def add(self, one: Any) -> None:
+        self._tried += 1
+        assert self._tried < 1000 + 50 * len(self.found), "there are not so many"
+        key = identity(one)
+        if key not in self._seen:
+            self._seen.add(key)
+            self.found.append(one)
+
+
+def identity(one: Any) -> Any:
+    """Return what tells an input from others."""
+    return one if isinstance(one, bytes | str) else repr(one)
+
+
+def unchanged(content: bytes) -> bytes:
+    return content
+
+
+def as_words(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def mutations(
+    seeds: Sequence[bytes],
+    count: int,
+    *,
+    others: Iterable[Any] = (),
+    becomes: Callable[[bytes], Any] = unchanged,
+) -> list[Any]:
+    """Return `count` different inputs made of valid ones, the valid ones first, then `others`.
+
+    They are different after `becomes` has made of them what is read.
+    """
+    chance = random.Random(0)
+    kept = Distinct([*(becomes(seed) for seed in seeds), *others])
     # Parts of seeds in any order: a grammar without its rules.
     vocabulary = sorted({piece for one in seeds for piece in _PIECES.findall(one[:20_000])})
-    while len(found) < count:
+    while len(kept.found) < count:
         if chance.random() < 0.1:
             content = b"".join(_token(chance, vocabulary) for _ in range(chance.randrange(40)))
         else:
             content = chance.choice(seeds)
             for _ in range(chance.choice((1, 1, 1, 2, 3, 6))):
                 content = _changed(content, seeds, chance)
-        found.append(content[:_MOST_BYTES])
-    return found[:count]
+        kept.add(becomes(content[:_MOST_BYTES]))
+    return kept.found[:count]
 
 
 def _token(chance: random.Random, vocabulary: Sequence[bytes]) -> bytes:
@@ -98,16 +139,16 @@ _ODD_VALUES: tuple[Any, ...] = (
 )
 
 
-def documents(seeds: Sequence[Any], count: int, *, seed: int = 0) -> list[Any]:
-    """Return JSON documents: valid ones with odd values, missing, other and additional keys."""
-    chance = random.Random(seed)
-    found = list(seeds)
-    while len(found) < count:
+def documents(seeds: Sequence[Any], count: int, *, others: Iterable[Any] = ()) -> list[Any]:
+    """Return different JSON documents: valid ones, with odd values, missing and additional keys."""
+    chance = random.Random(0)
+    kept = Distinct([*seeds, *others])
+    while len(kept.found) < count:
         document = json.loads(json.dumps(chance.choice(seeds)))
         for _ in range(chance.choice((1, 1, 2, 4))):
             document = _with_odd_value(document, chance)
-        found.append(document)
-    return found[:count]
+        kept.add(document)
+    return kept.found[:count]
 
 
 def _with_odd_value(document: Any, chance: random.Random) -> Any:

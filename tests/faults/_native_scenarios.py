@@ -17,8 +17,9 @@ import torch
 from _fail_calls import Scenario
 from _native_program import Tiny, batch, compiled
 
+import poptorch
 import torchkiln
-from torchkiln.core import CompileError
+from torchkiln.core import CompileError, TorchkilnError
 from torchkiln.ops._native import load_native
 from torchkiln.runtime import _export, _inductor
 from torchkiln.runtime._progress import CompileProgress
@@ -81,7 +82,7 @@ class NativeFind(Scenario):
     """Finding a program in the cache, loading and running it."""
 
     may_lose = True
-    refills = False
+    refills = writes = False
 
     def prepare(self, folder: Path) -> None:
         shutil.copytree(self.native / "cache", folder / "cache")
@@ -120,8 +121,50 @@ class ExportWrite(Scenario):
 
 
 class ExportLoad(ExportWrite):
+    writes = False
+
     def operate(self, folder: Path) -> Any:
         return torchkiln.load(folder / "program.kiln", Tiny(9))(batch()).tolist()
+
+
+class PoptorchSave(Scenario):
+    """Replacing a model of PopTorch, which is pickled with its program."""
+
+    errors = (TorchkilnError, poptorch.Error)
+    most_faults = 150
+
+    def prepare(self, folder: Path) -> None:
+        self._models = [self._model(seed) for seed in (0, 1)]
+        self._models[0].save(folder / "model.poptorch")
+
+    def _model(self, seed: int) -> Any:
+        os.environ["TORCHKILN_BACKEND"] = "inductor"
+        options = poptorch.Options().enableExecutableCaching(str(self.native / "cache"))
+        model = poptorch.inferenceModel(Tiny(seed), options)
+        model.compile(batch())
+        return model
+
+    def operate(self, folder: Path) -> Any:
+        self._models[1].save(folder / "model.poptorch")
+
+    def state(self, folder: Path) -> Any:
+        with zipfile.ZipFile(folder / "model.poptorch") as archive:
+            assert archive.testzip() is None
+            parts = {part.filename: part.CRC for part in archive.infolist()}
+            # An archive itself, with the time of each part.
+            del parts["program.torchkiln"]
+            with (
+                archive.open("program.torchkiln") as file,
+                zipfile.ZipFile(file) as program,
+            ):
+                return parts, {part.filename: part.CRC for part in program.infolist()}
+
+
+class PoptorchLoad(PoptorchSave):
+    writes = False
+
+    def operate(self, folder: Path) -> Any:
+        return poptorch.load(folder / "model.poptorch")(batch()).tolist()
 
 
 NATIVE_SCENARIOS: dict[str, type[Scenario]] = {
@@ -130,4 +173,6 @@ NATIVE_SCENARIOS: dict[str, type[Scenario]] = {
     "finding a program": NativeFind,
     "exporting a program": ExportWrite,
     "loading an exported program": ExportLoad,
+    "saving a model of PopTorch": PoptorchSave,
+    "loading a model of PopTorch": PoptorchLoad,
 }

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -72,20 +75,49 @@ class Terminal:
 
     def __init__(self) -> None:
         self._mine, self.theirs = pty.openpty()
+        self.settings_before = self.settings_after = self.settings()
+
+    def settings(self) -> list[Any]:
+        """Return how the terminal treats what is typed and shown."""
+        return termios.tcgetattr(self._mine)
 
     def read_to_end(self) -> str:
-        """Return everything that was written, once the last writer is gone."""
+        """Return everything that was written, once the last writer is gone, or after a long time.
+
+        Fails for a writer that does not go; to end it is up to the caller.
+        """
         os.close(self.theirs)
+        deadline_s = time.monotonic() + PATIENCE_S
         chunks = []
-        while True:
-            try:
-                chunk = os.read(self._mine, 65536)
-            except OSError:  # how Linux says that nobody holds the other side any more
-                chunk = b""
-            if not chunk:
-                os.close(self._mine)
-                return b"".join(chunks).decode(errors="replace")
-            chunks.append(chunk)
+        try:
+            while chunk := self._read(deadline_s):
+                chunks.append(chunk)
+        finally:
+            self.settings_after = self.settings()
+            os.close(self._mine)
+        return b"".join(chunks).decode(errors="replace")
+
+    def _read(self, deadline_s: float) -> bytes:
+        left_s = max(deadline_s - time.monotonic(), 0)
+        ready, _, _ = select.select([self._mine], [], [], left_s)
+        assert ready, "somebody holds the terminal for ever"
+        try:
+            return os.read(self._mine, 65536)
+        except OSError:  # how Linux says that nobody holds the other side any more
+            return b""
+
+
+def end_marked(mark: str) -> list[str]:
+    """Return what still runs with this mark after a moment; nothing does afterwards."""
+    psutil.wait_procs(marked_processes(mark), timeout=5)
+    left = []
+    while found := [one for one in marked_processes(mark) if one.is_running()]:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                left.append(" ".join(process.cmdline()))
+                process.kill()
+        psutil.wait_procs(found, timeout=5)
+    return left
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:

@@ -14,11 +14,13 @@ import importlib.util
 import io
 import itertools
 import json
+import random
 import struct
 import tarfile
+import traceback
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +29,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from _mutations import as_text, documents, from_hypothesis, mappings, mutations
+from _mutations import (
+    Distinct,
+    as_text,
+    as_words,
+    documents,
+    from_hypothesis,
+    mappings,
+    mutations,
+)
 
 from torchkiln import Options
 from torchkiln.core import TorchkilnError
@@ -52,6 +62,7 @@ V3000 = (
     "M  V30 1 1 1 2\nM  V30 2 1 1 3\nM  V30 END BOND\nM  V30 END CTAB\nM  END\n$$$$\n"
 )
 CLUSTERS = "3\n0 -76.4\nO 0 0 0\nH 0 0.7 0.6\nH 0 -0.7 0.6\n"
+LEFT_OUT = "\n" * 9 + "      21   a b\n      58  c\n3054 compounds\n"
 PUBLISHED = "1\ngdb 1 " + " ".join(["1.0"] * 15) + "\nC 0 0 0 0\n1\nC C\nInChI InChI\n"
 
 
@@ -60,16 +71,28 @@ class Reader:
     """What is read, and from what.
 
     Attributes:
-        inputs: Returns so many inputs.
+        inputs: Returns so many inputs, of which no two are the same.
         read: Reads one of them; a folder of its own is there for files.
+        seeds: Valid ones, which are read without an error.
         errors: What a reader may raise.
         may_claim_memory: Whether it may ask for what a file claims to hold, and be refused.
     """
 
     inputs: Callable[[int], Sequence[Any]]
     read: Callable[[Any, Path], Any]
+    seeds: Sequence[Any]
     errors: tuple[type[BaseException], ...] = (TorchkilnError,)
     may_claim_memory: bool = False
+    # Where else an error may come from, on purpose: kinds of it, by file and function.
+    raised_in: Mapping[tuple[str, str], tuple[type[BaseException], ...]] = field(
+        default_factory=dict
+    )
+
+    def may_raise(self, error: BaseException) -> bool:
+        if isinstance(error, self.errors):
+            return True
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return isinstance(error, self.raised_in.get((Path(last.filename).name, last.name), ()))
 
 
 READERS: dict[str, Callable[[], Reader]] = {}
@@ -92,7 +115,22 @@ def _file(
         path.write_bytes(content)
         return read(path)
 
-    return Reader(lambda count: mutations(contents, count), read_content, **more)
+    return Reader(lambda count: mutations(contents, count), read_content, contents, **more)
+
+
+def _words(
+    seeds: Sequence[bytes],
+    read: Callable[[str], Any],
+    becomes: Callable[[bytes], str] = as_words,
+    **more: Any,
+) -> Reader:
+    """Return a reader of text that is in no file."""
+    return Reader(
+        lambda count: mutations(seeds, count, becomes=becomes),
+        lambda text, _folder: read(text),
+        [becomes(seed) for seed in seeds],
+        **more,
+    )
 
 
 def _arrays(write: Callable[..., None] = np.savez, **arrays: Any) -> bytes:
@@ -142,7 +180,7 @@ def sdf_v3000() -> Reader:
 def table_of_targets() -> Reader:
     from torchkiln.datasets.files._target_table import read_target_table
 
-    seeds = ["name,U0,gap\na,1.0,2\nb,-3e5,\n", 'id;"U 0"\n"x\ny";1\n', "mol_id,A\ngdb_1,157.7\n"]
+    seeds = ["name,U0,gap\na,1.0,2\nb,-3e5,\n", 'id,"U 0"\n"x\ny",1\n', "mol_id,A\ngdb_1,157.7\n"]
     return _file("a.csv", seeds, read_target_table)
 
 
@@ -151,22 +189,18 @@ def smiles() -> Reader:
     from torchkiln.datasets.qm9._smiles import read_smiles
 
     seeds = [b"C", b"CC(=O)N1CC2CC12", b"[O-]C(=O)C[NH3+]", b"C#N", b"O=C%10CC%10"]
-    return Reader(
-        lambda count: mutations(seeds, count),
-        lambda content, _folder: read_smiles(content.decode("utf-8", "replace")),
-    )
+    return _words(seeds, read_smiles)
 
 
 @_reader
 def names_of_elements() -> Reader:
     from torchkiln.datasets.files._elements import atomic_number
 
-    seeds = [b"C", b"He", b"6", b"Uuo"]
     # A ValueError is what its callers, who know file and line, ask it for.
-    return Reader(
-        lambda count: mutations(seeds, count),
-        lambda content, _folder: atomic_number(content.decode("utf-8", "replace")),
-        errors=(TorchkilnError, ValueError, KeyError),
+    return _words(
+        [b"C", b"He", b"6", b"Cl"],
+        atomic_number,
+        raised_in={("_elements.py", "atomic_number"): (ValueError,)},
     )
 
 
@@ -196,7 +230,7 @@ def published_xyz_of_qm9() -> Reader:
     from torchkiln.datasets.qm9._folder import molecules_in
 
     def read(path: Path) -> Any:
-        (path.parent / "uncharacterized.txt").write_text("\n" * 12)
+        (path.parent / "uncharacterized.txt").write_text(LEFT_OUT)
         return molecules_in(path.parent, progress=False)
 
     return _file("dsgdb9nsd_000001.xyz", [PUBLISHED, PUBLISHED.replace("1.0", "1*^-6")], read)
@@ -210,8 +244,7 @@ def list_of_left_out_molecules() -> Reader:
         (path.parent / "dsgdb9nsd_000001.xyz").write_text(PUBLISHED)
         return molecules_in(path.parent, progress=False)
 
-    text = "\n" * 9 + "      21   a b\n      58  c\n3054 compounds\n"
-    return _file("uncharacterized.txt", [text], read)
+    return _file("uncharacterized.txt", [LEFT_OUT], read)
 
 
 @_reader
@@ -256,7 +289,10 @@ def processed_qm9_with_right_checksums() -> Reader:
     # Torch searches a name that it refuses for a pattern, in a time that grows with the square of
     # its length: minutes for 70,000 letters, which chance does not write with a right checksum.
     return dataclasses.replace(
-        reader, inputs=lambda count: [one.replace(b"A" * 99, b"") for one in reader.inputs(count)]
+        reader,
+        inputs=lambda count: mutations(
+            reader.seeds, count, becomes=lambda content: content.replace(b"A" * 99, b"")
+        ),
     )
 
 
@@ -478,24 +514,33 @@ def plan_of_odd_arrays() -> Reader:
         with np.load(path) as file:
             arrays = dict(file)
 
-    def inputs(count: int) -> list[tuple[str, int, int]]:
-        names = list(arrays)
-        return [
-            (names[number % len(names)], number // len(names) % len(odd), number)
-            for number in range(count)
-        ]
+    def changed(array: Any, kind: int, number: int) -> Any:
+        if kind == 0 or array.ndim == 0 or array.dtype.kind not in "iu":
+            return odd[number % len(odd)]
+        changes = (
+            lambda: array[:number],
+            lambda: array * (number - 5),
+            lambda: array + (number - 5),
+            lambda: np.roll(array, number),
+            lambda: np.concatenate([array, array[:number]]),
+            lambda: array.astype(f"{'iuf'[number % 3]}{(2, 4, 8)[number // 3 % 3]}"),
+        )
+        return changes[kind - 1]()
 
-    def read(case: tuple[str, int, int], folder: Path) -> Any:
-        name, which, number = case
-        changed = {**arrays, name: odd[which]}
-        if number % 3 == 1:
-            changed["offsets"] = arrays["offsets"] * (number % 7 - 3)
-        if number % 3 == 2:
-            changed["indices"] = arrays["indices"][: number % 11]
-        np.savez(folder / "plan.npz", **changed)
+    def inputs(count: int) -> list[Any]:
+        """Each names arrays, and what becomes of them."""
+        chance, kept = random.Random(0), Distinct([()])
+        while len(kept.found) < count:
+            names = sorted(chance.sample(sorted(arrays), chance.choice((1, 1, 2, 3))))
+            kept.add(tuple((n, chance.randrange(7), chance.randrange(11)) for n in names))
+        return kept.found
+
+    def read(case: Any, folder: Path) -> Any:
+        parts = {name: changed(arrays[name], kind, number) for name, kind, number in case}
+        np.savez(folder / "plan.npz", **{**arrays, **parts})
         return PackPlan.load(folder / "plan.npz")
 
-    return Reader(inputs, read)
+    return Reader(inputs, read, [()])
 
 
 @_reader
@@ -538,11 +583,11 @@ def split_as_json() -> Reader:
 def split_of_odd_values() -> Reader:
     from torchkiln.datasets.molecules._splits import split_indices
 
-    names = ("train", "validation", "test", "val_idx")
-    return Reader(
-        lambda count: from_hypothesis(mappings(names), count),
-        lambda value, _folder: split_indices(10, value),
-    )
+    seeds = [
+        {"train": [0, 1, 2], "validation": [3], "test": [4, 5]},
+        {"train": [0], "val_idx": [1], "test": []},
+    ]
+    return _values(seeds, lambda value: split_indices(10, value))
 
 
 @_reader
@@ -557,12 +602,11 @@ def split_as_npz() -> Reader:
 def split_as_shares() -> Reader:
     from torchkiln.datasets.molecules._splits import split_indices
 
-    seeds = [b"80/10/10", b"schnet", b"0.8,0.1,0.1", b"5/2/1"]
-
-    def read(content: bytes, _folder: Path) -> Any:
-        return split_indices(10, content.decode("utf-8", "replace").replace("\0", ""))
-
-    return Reader(lambda count: mutations(seeds, count), read)
+    return _words(
+        [b"80/10/10", b"0.8,0.1,0.1", b"5/2/1"],
+        lambda text: split_indices(10, text),
+        becomes=lambda content: as_words(content).replace("\0", ""),
+    )
 
 
 # -- settings ---------------------------------------------------------------------------------
@@ -573,9 +617,19 @@ def _option_texts(dump: Callable[[Any], str], seed: str) -> Callable[[int], list
 
     def inputs(count: int) -> list[bytes]:
         values = from_hypothesis(mappings(list(Options().to_dict())), count // 6)
-        return mutations([seed.encode()], count - len(values)) + as_text(dump, values)
+        return mutations([seed.encode()], count, others=as_text(dump, values))
 
     return inputs
+
+
+def _values(seeds: Sequence[Any], read: Callable[[Any], Any]) -> Reader:
+    """Return a reader of plain values: some are of hypothesis, most are changed valid ones."""
+
+    def inputs(count: int) -> list[Any]:
+        names = sorted({name for seed in seeds for name in seed})
+        return documents(seeds, count, others=from_hypothesis(mappings(names), count // 6))
+
+    return Reader(inputs, lambda value, _folder: read(value), seeds)
 
 
 @_reader
@@ -584,6 +638,7 @@ def options_as_json() -> Reader:
     return Reader(
         _option_texts(json.dumps, text),
         lambda content, _folder: Options.from_json(content.decode("utf-8", "replace")),
+        [text.encode()],
     )
 
 
@@ -593,20 +648,17 @@ def _to_yaml(value: Any) -> str:
 
 @_reader
 def options_as_yaml() -> Reader:
-    text = "device_iterations: 4\nbackend: eager\nanchors: {loss: {mode: all}}\na: &a [1]\nb: *a\n"
+    text = "device_iterations: &a 4\nbackend: eager\ngradient_accumulation: *a\n"
     return Reader(
         _option_texts(_to_yaml, text),
         lambda content, _folder: Options.from_yaml(content.decode("utf-8", "replace")),
+        [text.encode()],
     )
 
 
 @_reader
 def options_from_values() -> Reader:
-    names = list(Options().to_dict())
-    return Reader(
-        lambda count: from_hypothesis(mappings(names), count),
-        lambda value, _folder: Options.from_dict(value),
-    )
+    return _values([Options(device_iterations=4).to_dict()], Options.from_dict)
 
 
 _CONFIGS = Path(__file__).parents[2] / "configs"
@@ -615,16 +667,17 @@ _CONFIGS = Path(__file__).parents[2] / "configs"
 def _config(
     name: str, read: Callable[[list[str]], Any], names: Sequence[str], short: str
 ) -> Reader:
+    seeds = [short.encode(), (_CONFIGS / name).read_bytes()]
+
     def inputs(count: int) -> list[bytes]:
         values = from_hypothesis(mappings(names), count // 6)
-        seeds = [short.encode(), (_CONFIGS / name).read_bytes()]
-        return mutations(seeds, count - len(values)) + as_text(_to_yaml, values)
+        return mutations(seeds, count, others=as_text(_to_yaml, values))
 
     def read_content(content: bytes, folder: Path) -> Any:
         (folder / "config.yml").write_bytes(content)
         return read(["--config", str(folder / "config.yml")])
 
-    return Reader(inputs, read_content, errors=(TorchkilnError, SystemExit))
+    return Reader(inputs, read_content, seeds, errors=(TorchkilnError, SystemExit))
 
 
 @_reader
@@ -654,15 +707,20 @@ def config_of_cosmic_tagger() -> Reader:
     return _config("cosmic_quick.yml", read_settings, names, short)
 
 
-def _poptorch_errors() -> tuple[type[BaseException], ...]:
+def _poptorch_errors() -> dict[str, Any]:
     import poptorch
     from poptorch._errors import ConfigFileError
 
-    # What the original raises, as its programs expect it.
-    return (
-        *(TorchkilnError, poptorch.Error, ConfigFileError),
-        *(ValueError, AttributeError, AssertionError),
-    )
+    # What the original raises, as its programs expect it; by mistake, these come from elsewhere.
+    return {
+        "errors": (TorchkilnError, poptorch.Error, ConfigFileError),
+        "raised_in": {
+            ("_option_store.py", "__getattr__"): (AttributeError,),
+            ("_option_store.py", "require"): (AssertionError,),
+            ("_option_files.py", "_enum_member"): (AttributeError,),
+            ("_option_files.py", "apply_json"): (ValueError,),
+        },
+    }
 
 
 @_reader
@@ -673,17 +731,18 @@ def options_of_poptorch_as_json() -> Reader:
         {"deviceIterations": 4, "Training.gradientAccumulation": 2},
         {"outputMode": "OutputMode.All", "replicationFactor": [2], "randomSeed": 3},
     ]
+    texts = as_text(json.dumps, seeds)
 
     def inputs(count: int) -> list[bytes]:
         names = ["deviceIterations", "outputMode", "Training", "Training.gradientAccumulation"]
         values = from_hypothesis(mappings(names), count // 6)
-        texts = as_text(json.dumps, [*seeds, *values])
-        return texts[2:] + mutations(texts[:2], count - len(values))
+        return mutations(texts, count, others=as_text(json.dumps, values))
 
     return Reader(
         inputs,
         lambda content, _folder: poptorch.Options().from_json(content.decode("utf-8", "replace")),
-        errors=_poptorch_errors(),
+        texts,
+        **_poptorch_errors(),
     )
 
 
@@ -696,7 +755,7 @@ def options_of_poptorch_as_file() -> Reader:
         "options.conf",
         [text, text + 'outputMode(poptorch.OutputMode.All)\nenableExecutableCaching("/tmp/a")\n'],
         lambda path: poptorch.Options().loadFromFile(str(path)),
-        errors=_poptorch_errors(),
+        **_poptorch_errors(),
         # Python's parser says MemoryError of nested brackets, whatever memory there is.
         may_claim_memory=True,
     )
@@ -718,10 +777,11 @@ def _document(
     prepare: Callable[[Path], None] = lambda _folder: None,
 ) -> Reader:
     """Return a reader of JSON: half of the inputs are changed as text, half are sealed anew."""
+    valid = [seal(seed) for seed in seeds]
 
     def inputs(count: int) -> list[bytes]:
         odd = [seal(document) for document in documents(seeds, count // 2)]
-        return odd + mutations([seal(seed) for seed in seeds], count - len(odd))
+        return mutations(valid, count, others=odd)
 
     def read_content(content: bytes, folder: Path) -> Any:
         prepare(folder)
@@ -730,7 +790,7 @@ def _document(
         path.write_bytes(content)
         return read(path)
 
-    return Reader(inputs, read_content)
+    return Reader(inputs, read_content, valid)
 
 
 @_reader
@@ -814,10 +874,45 @@ def index_of_the_cache() -> Reader:
 
     return _document(
         f"index/{_KEY}.json",
-        [{"format": 2, "graph": _KEY, "metadata": {"entries": [1]}}],
+        [{"format": 2, "graph": _KEY, "program": {"entries": [1]}}],
         _sealed,
         lambda path: ExecutableCache(path.parents[1], 10**9).lookup(_KEY),
     )
+
+
+@_reader
+def program_in_the_index_of_the_cache() -> Reader:
+    """What is known of a program without tracing it, and the executable that it names."""
+    from torchkiln.data._structure import ConstantNode, MappingNode, SequenceNode, TensorNode
+    from torchkiln.runtime import _builder
+    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime._metadata import node_to_json
+
+    def prepare(folder: Path) -> None:
+        cache, source = ExecutableCache(folder / "cache", 10**9), folder / "made.pt2"
+        with cache.holding(_KEY) as package:
+            if package is None:
+                source.write_bytes(b"code")
+                cache.store(_KEY, source, "a model")
+
+    def read(path: Path) -> Any:
+        cache = ExecutableCache(path.parents[1], 10**9)
+        # Native code is not what is tried here.
+        with mock.patch.object(_builder, "NativeExecutable", mock.MagicMock()):
+            return _builder._from_index(cache, _KEY, torch.device("cpu")) or "compiled again"
+
+    pair = SequenceNode("out.all", list, (TensorNode("out.all.0"), ConstantNode("out.all.1", 3)))
+    outputs = MappingNode("out", dict, ("loss", "all"), (TensorNode("out.loss"), pair), {})
+    program = {
+        "entries": ["step"],
+        "outputs": node_to_json(outputs),
+        "updated": ["layer.weight"],
+        "reassigned": [],
+        "mutated_inputs": [0],
+        "constant_outputs": [],
+    }
+    seed = {"format": 2, "graph": _KEY, "program": program}
+    return _document(f"cache/index/{_KEY}.json", [seed], _sealed, read, prepare)
 
 
 @_reader
@@ -875,12 +970,12 @@ def header_of_a_store() -> Reader:
     return _document("store/store.json", [header], seal, read, prepare)
 
 
-@_reader
-def results_of_a_run() -> Reader:
+def _results() -> tuple[bytes, bytes]:
+    """Return the two files of a run."""
     import tempfile
 
     from torchkiln.bench.report import EpochRecord, RunResult, ValidationResult
-    from torchkiln.bench.report._results_file import _checksum, load_result, save_result
+    from torchkiln.bench.report._results_file import save_result
 
     true = np.arange(8.0)
     result = RunResult(
@@ -898,17 +993,97 @@ def results_of_a_run() -> Reader:
     )
     with tempfile.TemporaryDirectory() as folder:
         record, series = (path.read_bytes() for path in save_result(result, Path(folder)))
+    return record, series
 
-    def seal(document: Any) -> bytes:
-        if isinstance(document, dict):
-            document.pop("sha256", None)
-            document["sha256"] = _checksum(document)
-        return json.dumps(document).encode()
+
+def _sealed_results(document: Any) -> bytes:
+    from torchkiln.bench.report._results_file import _checksum
+
+    if isinstance(document, dict):
+        document.pop("sha256", None)
+        document["sha256"] = _checksum(document)
+    return json.dumps(document).encode()
+
+
+@_reader
+def results_of_a_run() -> Reader:
+    from torchkiln.bench.report._results_file import load_result
+
+    record, series = _results()
 
     def prepare(folder: Path) -> None:
         (folder / "results.npz").write_bytes(series)
 
-    return _document("results.json", [json.loads(record)], seal, load_result, prepare)
+    return _document("results.json", [json.loads(record)], _sealed_results, load_result, prepare)
+
+
+@_reader
+def series_of_a_run() -> Reader:
+    """The checksum is right and the file is none of ours, in place or kept aside."""
+    from torchkiln.bench.report._results_file import load_result
+    from torchkiln.bench.report._series_aside import _aside
+
+    record, series = _results()
+    turns = itertools.count()
+
+    def read(path: Path) -> Any:
+        document = json.loads(record)
+        document["series"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        (path.parent / "results.json").write_bytes(_sealed_results(document))
+        _aside(path).unlink(missing_ok=True)
+        if next(turns) % 2:
+            path.rename(_aside(path))
+            path.write_bytes(b"of another run")
+        return load_result(path.parent)
+
+    return _file("results.npz", [series], read)
+
+
+@_reader
+def state_of_a_loader() -> Reader:
+    from torch_geometric.data import Data
+
+    from torchkiln.graphs import FixedSizeLoader, GraphStore
+
+    edges = torch.tensor([[0], [1]])
+    graphs = [Data(x=torch.full((2, 1), float(i)), edge_index=edges) for i in range(6)]
+    loader = FixedSizeLoader(GraphStore.from_dataset(graphs, progress=False), batch_size=2)
+
+    def read(state: Any) -> Any:
+        loader.load_state_dict(state)
+        return loader.state_dict()
+
+    return _values([json.loads(json.dumps(loader.state_dict()))], read)
+
+
+@_reader
+def facts_of_a_resumed_training() -> Reader:
+    import sys
+    import tempfile
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "schnet"))
+    from _tiny_training import make_job
+
+    from torchkiln.bench.schnet._batches import LiveBatches
+    from torchkiln.bench.schnet._saving import RunSaver
+    from torchkiln.bench.schnet._trainer import train
+
+    settings = {"gamma": 0.9, "num_epochs": 1}
+    with tempfile.TemporaryDirectory() as folder:
+        train(make_job(root=folder, **settings))
+        (path,) = sorted(Path(folder, "tiny").glob("checkpoint-*.json"))[-1:]
+        header = json.loads(path.read_bytes())["content"]
+        tensors = path.with_suffix(".safetensors").read_bytes()
+
+    def prepare(folder: Path) -> None:
+        (folder / "tiny").mkdir(exist_ok=True)
+        (folder / "tiny" / "checkpoint-000001.safetensors").write_bytes(tensors)
+
+    def read(path: Path) -> Any:
+        job = make_job(root=path.parents[1], resume=True, **settings)
+        return RunSaver(job, job.checkpoint).restore(LiveBatches(job.train_loader), None)
+
+    return _document("tiny/checkpoint-000001.json", [header], _sealed, read, prepare)
 
 
 @_reader

@@ -25,14 +25,14 @@ enum kind {
   OPEN = 1, CREATE = 2, WRITE = 4, SYNC = 8, RENAME = 16,
   UNLINK = 32, MKDIR = 64, MAP = 128, TRUNCATE = 256, READ = 512,
 };
-enum { PATH_BYTES = 8192, MAX_FOLDERS = 16, KILL = -1 };
+enum { PATH_BYTES = 8192, MAX_FOLDERS = 16, NUM_KINDS = 10, KILL = -1 };
 
 static char folders[MAX_FOLDERS][PATH_BYTES];
 static int num_folders, num_given;
-/* The folder that native code made last: shared with forked processes, which may be killed. */
-static char *made;
-static volatile int armed, mask, target, how, lasting, count, fired;
-static volatile int last_kind, half_taken;
+/* What forked processes tell, which may be killed: the folder that native code made last, how many
+ * calls of each kind there were, and the kind of the first that failed. */
+static struct { char made[PATH_BYTES]; int calls[NUM_KINDS], failed_kind; } *told;
+static volatile int armed, mask, target, how, lasting, count, fired, half_taken;
 
 /* -- what the tests call ---------------------------------------------------------------------- */
 
@@ -45,23 +45,26 @@ void fault_watch(const char *folder) {
   num_given = num_folders;
 }
 
-const char *fault_made(void) { return made; }
+const char *fault_made(void) { return told->made; }
 
 __attribute__((constructor)) static void share(void) {
-  made = mmap(NULL, PATH_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
 /* The `n`-th call of a kind in `kinds` fails with `error` (or the process is killed); so do all
  * after it if `lasts`. With n = 0 calls are counted only. */
 void fault_arm(int kinds, int n, int error, int lasts) {
-  num_folders = num_given, made[0] = 0;
-  mask = kinds, target = n, how = error, lasting = lasts, count = fired = last_kind = half_taken = 0, armed = 1;
+  num_folders = num_given;
+  memset(told, 0, sizeof *told);
+  mask = kinds, target = n, how = error, lasting = lasts;
+  count = fired = half_taken = 0, armed = 1;
 }
 
 void fault_disarm(void) { armed = 0; }
 int fault_count(void) { return count; }
 int fault_fired(void) { return fired; }
-int fault_kind(void) { return last_kind; }
+int fault_calls(int kind) { return told->calls[kind]; }
+int fault_kind(void) { return told->failed_kind; }
 
 /* -- which calls count ------------------------------------------------------------------------ */
 
@@ -98,8 +101,9 @@ static int watched_path(int directory, const char *path) {
 static int hit_then(enum kind kind, int later) {
   if (!(mask & kind)) return 0;
   int number = __atomic_add_fetch(&count, 1, __ATOMIC_SEQ_CST);
+  __atomic_add_fetch(&told->calls[__builtin_ctz(kind)], 1, __ATOMIC_SEQ_CST);
   if (target == 0 || !(number == target || (lasting && number > target))) return 0;
-  if (!fired) last_kind = kind;
+  if (!fired) told->failed_kind = kind;
   fired = 1;
   if (how == KILL && !later) kill(getpid(), SIGKILL);
   errno = how;
@@ -108,11 +112,12 @@ static int hit_then(enum kind kind, int later) {
 
 static int hit(enum kind kind) { return hit_then(kind, 0); }
 
-/* A full disk takes half of what comes first and nothing after; a killed process leaves half. */
+/* A disk that gets full takes half of what comes first and nothing after; a killed process leaves
+ * half; a single error takes nothing. */
 static int takes_half(size_t size) {
   int first = !half_taken;
   half_taken = 1;
-  return first && size > 1 && (how == ENOSPC || how == KILL);
+  return first && size > 1 && ((how == ENOSPC && lasting) || how == KILL);
 }
 
 #define REAL(result, name, ...)                                                \
@@ -149,6 +154,25 @@ DEFINE_OPEN(open64)
   }
 DEFINE_OPENAT(openat)
 DEFINE_OPENAT(openat64)
+
+/* What programs call that were compiled with checks of buffers, if no file is created. */
+#define DEFINE_CHECKED_OPEN(name)                                              \
+  int name(const char *path, int flags) {                                      \
+    REAL(int, name, const char *, int);                                        \
+    if (watched_path(AT_FDCWD, path) && hit(opening(flags))) return -1;        \
+    return real(path, flags);                                                  \
+  }
+DEFINE_CHECKED_OPEN(__open_2)
+DEFINE_CHECKED_OPEN(__open64_2)
+
+#define DEFINE_CHECKED_OPENAT(name)                                            \
+  int name(int directory, const char *path, int flags) {                       \
+    REAL(int, name, int, const char *, int);                                   \
+    if (watched_path(directory, path) && hit(opening(flags))) return -1;       \
+    return real(directory, path, flags);                                       \
+  }
+DEFINE_CHECKED_OPENAT(__openat_2)
+DEFINE_CHECKED_OPENAT(__openat64_2)
 
 #define DEFINE_CREAT(name)                                                     \
   int name(const char *path, mode_t mode) {                                    \
@@ -215,6 +239,17 @@ ssize_t writev(int descriptor, const struct iovec *parts, int number) {
   return real(descriptor, parts, number);
 }
 
+#define DEFINE_VECTORS(name, offset_type, kind)                                \
+  ssize_t name(int descriptor, const struct iovec *parts, int number, offset_type at) { \
+    REAL(ssize_t, name, int, const struct iovec *, int, offset_type);          \
+    if (watched_descriptor(descriptor) && hit(kind)) return -1;                \
+    return real(descriptor, parts, number, at);                                \
+  }
+DEFINE_VECTORS(pwritev, off_t, WRITE)
+DEFINE_VECTORS(pwritev64, off64_t, WRITE)
+DEFINE_VECTORS(preadv, off_t, READ)
+DEFINE_VECTORS(preadv64, off64_t, READ)
+
 #define DEFINE_SENDFILE(name, offset_type)                                     \
   ssize_t name(int out, int in, offset_type *offset, size_t size) {            \
     REAL(ssize_t, name, int, int, offset_type *, size_t);                      \
@@ -272,6 +307,18 @@ ssize_t read(int descriptor, void *data, size_t size) {
   return real(descriptor, data, size);
 }
 
+ssize_t __read_chk(int descriptor, void *data, size_t size, size_t room) {
+  REAL(ssize_t, __read_chk, int, void *, size_t, size_t);
+  if (watched_descriptor(descriptor) && hit(READ)) return -1;
+  return real(descriptor, data, size, room);
+}
+
+ssize_t readv(int descriptor, const struct iovec *parts, int number) {
+  REAL(ssize_t, readv, int, const struct iovec *, int);
+  if (watched_descriptor(descriptor) && hit(READ)) return -1;
+  return real(descriptor, parts, number);
+}
+
 #define DEFINE_PREAD(name, offset_type)                                        \
   ssize_t name(int descriptor, void *data, size_t size, offset_type at) {      \
     REAL(ssize_t, name, int, void *, size_t, offset_type);                     \
@@ -326,6 +373,15 @@ DEFINE_FTRUNCATE(ftruncate64, off64_t)
 DEFINE_ALLOCATE(posix_fallocate, off_t)
 DEFINE_ALLOCATE(posix_fallocate64, off64_t)
 
+#define DEFINE_FALLOCATE(name, offset_type)                                    \
+  int name(int descriptor, int mode, offset_type from, offset_type size) {     \
+    REAL(int, name, int, int, offset_type, offset_type);                       \
+    if (watched_descriptor(descriptor) && hit(TRUNCATE)) return -1;            \
+    return real(descriptor, mode, from, size);                                 \
+  }
+DEFINE_FALLOCATE(fallocate, off_t)
+DEFINE_FALLOCATE(fallocate64, off64_t)
+
 #define DEFINE_TRUNCATE(name, offset_type)                                     \
   int name(const char *path, offset_type size) {                               \
     REAL(int, name, const char *, offset_type);                                \
@@ -366,7 +422,7 @@ char *mkdtemp(char *name) {
   char *path = real(name);
   if (path && num_folders < MAX_FOLDERS) {
     strncpy(folders[num_folders++], path, PATH_BYTES - 1);
-    strncpy(made, path, PATH_BYTES - 1);
+    strncpy(told->made, path, PATH_BYTES - 1);
   }
   return path;
 }

@@ -13,11 +13,12 @@ from _kept_things import KEPT_THINGS
 
 
 @pytest.mark.parametrize("thing", KEPT_THINGS)
-def test_damage_is_noticed_or_has_no_effect(thing, tmp_path, survived):
+def test_damage_is_noticed_or_has_no_effect(thing, tmp_path, injected, survived):
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o700)
     kept = KEPT_THINGS[thing](folder)
     for path in kept.files:
         found, number = harms_of_damage(kept, path, amount(6, 200))
+        injected("bits flipped and files cut", number)
         assert not found, f"{thing}, {len(found)} of {number}:\n" + "\n".join(found)
         survived("bits flipped and files cut", number)

@@ -19,20 +19,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _amount import amount
+from _amount import WHOLE, amount
+from _call_expectations import EXPECTED_CALLS, NO_CALLS
 from _call_scenarios import SCENARIOS
+from _harmful_scenarios import HARMFUL
 from _native_scenarios import NATIVE_SCENARIOS
 
 from torchkiln.core import file_lock
 
 HERE = Path(__file__).parent
-MODES = ("full disk", "one error", "dead disk", "interrupt", "kill")
+MODES = ("full disk", "no space once", "one error", "dead disk", "interrupt", "kill")
+# Those in which every kind of call fails.
+ALL_KINDS = ("one error", "dead disk", "interrupt")
+# The way to fail in which each kind of harm shows.
+HARM = {
+    "overwriting in place": "dead disk",
+    "leaving unfinished files": "one error",
+    "removing what is another's": "one error",
+    "hiding errors": "no space once",
+}
 
 
 class FaultServer:
     """A process with the shim, which runs scenarios."""
 
-    def __init__(self, shim: Path) -> None:
+    def __init__(self, shim: Path, *arguments: str) -> None:
         environment = {
             **os.environ,
             "LD_PRELOAD": str(shim),
@@ -40,7 +51,7 @@ class FaultServer:
             "PYTHONPATH": str(HERE),
         }
         self._process = subprocess.Popen(
-            [sys.executable, HERE / "_fault_server.py"],
+            [sys.executable, HERE / "_fault_server.py", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -63,13 +74,26 @@ class FaultServer:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc to build the shim that fails system calls")
     shim = tmp_path_factory.mktemp("shim") / "shim.so"
     command = ["gcc", "-O1", "-shared", "-fPIC", HERE / "_shim.c", "-o", shim, "-ldl"]
     subprocess.run(command, check=True)
+    return shim
+
+
+@pytest.fixture(scope="session")
+def server(shim: Path) -> Iterator[FaultServer]:
     server = FaultServer(shim)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def native_server(shim: Path) -> Iterator[FaultServer]:
+    """One that has torch's compiler in memory."""
+    server = FaultServer(shim, "native")
     yield server
     server.close()
 
@@ -91,20 +115,50 @@ def native(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     return folder
 
 
-def _run(server: FaultServer, survived: Callable[..., None], **request: Any) -> None:
-    answer = server.ask(limit=amount(2, 10_000), **request)
-    place = f"{request['scenario']}, {request['mode']}"
-    assert not answer["harm"], f"{place}:\n" + "\n".join(answer["harm"])
-    survived(f"system calls: {request['mode']}", answer["injected"])
+@pytest.fixture
+def run(injected: Callable[..., None], survived: Callable[..., None]) -> Callable[..., None]:
+    """A function that runs a scenario and counts."""
+
+    def run_scenario(server: FaultServer, **request: Any) -> None:
+        answer = server.ask(limit=amount(2, 10_000), **request)
+        name, number = f"system calls: {request['mode']}", sum(answer.get("injected", {}).values())
+        injected(name, number)
+        _check(answer, request["scenario"], request["mode"])
+        survived(name, number)
+
+    return run_scenario
+
+
+def _check(answer: dict[str, Any], scenario: str, mode: str) -> None:
+    assert not answer["harm"], f"{scenario}, {mode}:\n" + "\n".join(answer["harm"])
+    calls = {kind: number for kind, number in answer["calls"].items() if number}
+    injected = answer["injected"]
+    # Without these, all would be well if nothing ever failed.
+    if mode in ALL_KINDS:
+        assert calls.keys() >= EXPECTED_CALLS[scenario]
+    assert bool(injected) == ((scenario, mode) not in NO_CALLS), injected
+    if WHOLE and "PopTorch" not in scenario:  # copies files in hundreds of chunks
+        assert injected == calls
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_system_call_may_fail(
-    scenario: str, mode: str, server: FaultServer, tmp_path: Path, survived: Callable[..., None]
+    scenario: str, mode: str, server: FaultServer, tmp_path: Path, run: Callable[..., None]
 ) -> None:
     root = str(tmp_path / "root")
-    _run(server, survived, scenario=scenario, mode=mode, root=root, native="")
+    run(server, scenario=scenario, mode=mode, root=root, native="")
+
+
+@pytest.mark.parametrize("scenario", HARMFUL)
+def test_harm_is_found(scenario: str, server: FaultServer, tmp_path: Path) -> None:
+    request = {"scenario": scenario, "mode": HARM[scenario], "limit": 100, "native": ""}
+    answer = server.ask(root=str(tmp_path / "root"), **request)
+    assert any(HARMFUL[scenario][1] in harm for harm in answer["harm"]), answer
+
+
+def test_all_scenarios_have_expectations() -> None:
+    assert EXPECTED_CALLS.keys() == {*SCENARIOS, *NATIVE_SCENARIOS}
 
 
 @pytest.mark.faults
@@ -113,10 +167,10 @@ def test_each_system_call_may_fail(
 def test_each_system_call_around_native_code_may_fail(
     scenario: str,
     mode: str,
-    server: FaultServer,
+    native_server: FaultServer,
     native: Path,
     tmp_path: Path,
-    survived: Callable[..., None],
+    run: Callable[..., None],
 ) -> None:
     root = str(tmp_path / "root")
-    _run(server, survived, scenario=scenario, mode=mode, root=root, native=str(native))
+    run(native_server, scenario=scenario, mode=mode, root=root, native=str(native))

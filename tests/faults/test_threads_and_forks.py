@@ -47,8 +47,12 @@ def test_a_forked_child_runs_the_program(backend, cache_dir, survived):
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(writing, repr(losses_of(program, 3)).encode())
-        os._exit(0)
+        code = 1
+        try:
+            os.write(writing, repr(losses_of(program, 3)).encode())
+            code = 0
+        finally:
+            os._exit(code)  # whatever happens: never the rest of the tests
     os.close(writing)
     code = wait_for(pid)
     with open(reading, "rb") as pipe:

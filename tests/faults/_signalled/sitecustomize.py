@@ -1,11 +1,13 @@
 """Imported at the start of Python if this folder is on PYTHONPATH: a signal comes in a phase.
 
-`FAULT_PHASE` names the phase, `FAULT_SIGNAL` the number of the signal.
+`FAULT_PHASE` names the phase, `FAULT_SIGNAL` the number of the signal, `FAULT_CALL` which call of
+the phase's function it is that gets it. Ctrl-C goes to the whole group, as from a terminal.
 """
 
 import importlib.abc
 import importlib.machinery
 import os
+import signal
 import sys
 import time
 
@@ -17,12 +19,19 @@ PLACES = {
     "capture": ("torchkiln.runtime._capture", "capture"),
     "step": ("torchkiln.bench.schnet._steps", "ProgramStep.__call__"),
     "save": ("torchkiln.runtime._checkpoint", "CheckpointStore._write"),
+    # In the middle of phases: between molecules, and between the two files of a checkpoint.
+    "a molecule": ("torchkiln.datasets.files._builder", "MoleculeBuilder.add"),
+    "header of a checkpoint": ("torchkiln.runtime._checkpoint", "write_sealed"),
     "report": ("torchkiln.bench.report._plots", "pictures_of"),
 }
 
 
 def signal_oneself():
-    os.kill(os.getpid(), int(os.environ["FAULT_SIGNAL"]))
+    number = int(os.environ["FAULT_SIGNAL"])
+    if number == signal.SIGINT:
+        os.killpg(0, number)
+    else:
+        os.kill(os.getpid(), number)
     time.sleep(0.01)  # Python acts on it now at the latest
 
 
@@ -49,10 +58,12 @@ class Hook(importlib.abc.MetaPathFinder):
             for part in owners:
                 owner = getattr(owner, part)
             original = getattr(owner, last)
+            calls = iter(range(1, int(os.environ["FAULT_CALL"])))
 
             def signalled(*args, **kwargs):
-                setattr(owner, last, original)
-                signal_oneself()
+                if next(calls, None) is None:
+                    setattr(owner, last, original)
+                    signal_oneself()
                 return original(*args, **kwargs)
 
             setattr(owner, last, signalled)
@@ -62,6 +73,7 @@ class Hook(importlib.abc.MetaPathFinder):
 
 
 phase = os.environ.get("FAULT_PHASE")
+os.environ.setdefault("FAULT_GROUP", str(os.getpgid(0)))  # for compiler.sh
 if phase in PLACES and os.environ.get("FAULT_PROCESS") == "":
     os.environ["FAULT_PROCESS"] = str(os.getpid())  # not in processes that this one starts
     sys.meta_path.insert(0, Hook(*PLACES[phase]))

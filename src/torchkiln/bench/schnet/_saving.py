@@ -17,7 +17,7 @@ from torchkiln.bench.schnet._averaging import WeightAverage
 from torchkiln.bench.schnet._batches import EpochBatches
 from torchkiln.bench.schnet._history import History
 from torchkiln.bench.schnet._job import CheckpointPlan, TrainingJob
-from torchkiln.core import CheckpointError, OptionsError, warn_user
+from torchkiln.core import CheckpointError, OptionsError, TorchkilnError, warn_user
 from torchkiln.datasets import MoleculeSet
 from torchkiln.runtime import (
     CheckpointStore,
@@ -122,8 +122,26 @@ class RunSaver:
             CheckpointError: There is none, all are damaged, or it was made with other settings.
             LoaderError: The batches are others.
         """
-        job = self._job
         tensors, facts = self._store.load()
+        try:
+            return self._put_back(tensors, facts, batches, average)
+        except TorchkilnError:
+            raise
+        except Exception as error:  # of another version: whatever odd values lead to
+            raise CheckpointError(
+                f"the checkpoint in {self.directory} cannot be resumed ({type(error).__name__}: "
+                f"{error}); use the version of Torchkiln that wrote it, or begin anew under "
+                "another --model_name"
+            ) from error
+
+    def _put_back(
+        self,
+        tensors: Mapping[str, Tensor],
+        facts: Mapping[str, Any],
+        batches: EpochBatches,
+        average: WeightAverage | None,
+    ) -> History:
+        job = self._job
         self._require_same(facts["identity"])
         if facts["threads"] != torch.get_num_threads():
             warn_user(

@@ -139,10 +139,10 @@ def _share(share: float, num_molecules: int) -> int:
 
 
 def _numbers(splits: str | Sequence[float]) -> list[float]:
-    parts = splits.replace(",", "/").split("/") if isinstance(splits, str) else list(splits)
     try:
+        parts = splits.replace(",", "/").split("/") if isinstance(splits, str) else list(splits)
         numbers = [float(part) for part in parts]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise OptionsError(f"cannot read the split {splits!r}; wanted is {_FORMS}") from None
     if len(numbers) != len(SPLITS) or not all(0 <= n < np.inf for n in numbers) or not numbers[0]:
         raise OptionsError(f"cannot use the split {splits!r}; wanted is {_FORMS}")

@@ -11,7 +11,9 @@ from tqdm import tqdm
 from torchkiln.core import (
     OptionsError,
     StoreError,
+    WriteError,
     atomic_path,
+    clean_leftovers_once,
     file_lock,
     sha256_file,
 )
@@ -56,14 +58,32 @@ def write_qm9_root(
         raise StoreError(f"{root} is a file; choose a directory to write QM9 to")
     folder = find_source(source)
     facts = {"source": source_key(folder), "limit": limit}
-    with file_lock(root / ".torchkiln-qm9.lock"):
-        recorded = {} if force else _recorded_files(root, facts)
-        missing = [name for name in _WRITERS if not _is_kept(root, name, recorded, say)]
-        if missing:
-            _write_files(root, missing, recorded, facts, folder, progress, say)
-        else:
-            say(f"everything is in place in {root}; --force writes it anew")
+    try:
+        with file_lock(root / ".torchkiln-qm9.lock"):
+            _complete(root, facts, folder, force, progress, say)
+    except WriteError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{root} cannot be written: {error}") from error
     return root
+
+
+def _complete(
+    root: Path,
+    facts: dict[str, Any],
+    folder: Path,
+    force: bool,
+    progress: bool,
+    say: Callable[[str], None],
+) -> None:
+    for parent in {root, *((root / name).parent for name in _WRITERS)}:
+        clean_leftovers_once(parent)  # where nothing is missing, nothing is written
+    recorded = {} if force else _recorded_files(root, facts)
+    missing = [name for name in _WRITERS if not _is_kept(root, name, recorded, say)]
+    if missing:
+        _write_files(root, missing, recorded, facts, folder, progress, say)
+    else:
+        say(f"everything is in place in {root}; --force writes it anew")
 
 
 def _write_files(
