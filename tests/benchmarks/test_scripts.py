@@ -27,7 +27,6 @@ SCRIPTS = sorted(
 QUICK = {
     "benchmarks/step.py",
     "docs/make_accuracy_figure.py",
-    "docs/make_layers_table.py",
 }
 KEPT = sorted(
     path

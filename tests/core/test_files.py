@@ -19,7 +19,6 @@ from torchkiln.core import (
     atomic_path,
     clean_leftovers,
     file_lock,
-    run_compiler,
     sha256_file,
     write_atomic,
 )
@@ -55,8 +54,6 @@ def test_errors_of_other_files_are_not_blamed_on_the_disk(tmp_path):
 
     with pytest.raises(FileNotFoundError, match="missing"):
         copy_missing()
-    with pytest.raises(FileNotFoundError, match=r"no-such-compiler"):
-        run_compiler(["/no-such-compiler"], tmp_path / "library.so")
 
 
 def test_a_place_that_cannot_be_written_names_the_fix(tmp_path):

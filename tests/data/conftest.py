@@ -10,6 +10,14 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
+def impatient_torch(monkeypatch):
+    """torch gives a worker that raised five seconds to leave, in which nothing happens."""
+    import torch.utils.data
+
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
+
+
+@pytest.fixture(autouse=True)
 def no_leftovers():
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     yield

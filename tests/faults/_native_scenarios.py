@@ -131,7 +131,7 @@ class PoptorchSave(Scenario):
     """Replacing a model of PopTorch, which is pickled with its program."""
 
     errors = (TorchkilnError, poptorch.Error)
-    most_faults = 150
+    most_faults = 60
 
     def prepare(self, folder: Path) -> None:
         self._models = [self._model(seed) for seed in (0, 1)]

@@ -658,7 +658,8 @@ def options_as_yaml() -> Reader:
 
 @_reader
 def options_from_values() -> Reader:
-    return _values([Options(device_iterations=4).to_dict()], Options.from_dict)
+    # As files reach it: who calls `from_dict` passes a mapping.
+    return _values([Options(device_iterations=4).to_dict()], Options._from_parsed)
 
 
 _CONFIGS = Path(__file__).parents[2] / "configs"
@@ -1062,13 +1063,13 @@ def facts_of_a_resumed_training() -> Reader:
     import tempfile
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "schnet"))
-    from _tiny_training import make_job
+    from _tiny_training import make_dataset, make_job
 
     from torchkiln.bench.schnet._batches import LiveBatches
     from torchkiln.bench.schnet._saving import RunSaver
     from torchkiln.bench.schnet._trainer import train
 
-    settings = {"gamma": 0.9, "num_epochs": 1}
+    settings = {"dataset": make_dataset(), "gamma": 0.9, "num_epochs": 1}
     with tempfile.TemporaryDirectory() as folder:
         train(make_job(root=folder, **settings))
         (path,) = sorted(Path(folder, "tiny").glob("checkpoint-*.json"))[-1:]
@@ -1098,7 +1099,8 @@ def header_of_an_exported_program() -> Reader:
     program(torch.ones(4, 3))
     with tempfile.TemporaryDirectory() as folder:
         package, path = Path(folder) / "code.pt2", Path(folder) / "a.kiln"
-        package.write_bytes(b"code")
+        with zipfile.ZipFile(package, "w") as code:
+            code.writestr("code.so", b"code")
         with mock.patch.object(Program, "executable_path", package):
             program.export(path)
         with zipfile.ZipFile(path) as archive:

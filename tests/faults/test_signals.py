@@ -31,7 +31,7 @@ TRAINING = (*SAVED, "header of a checkpoint")
 PHASES = [(phase, kind, 1) for phase in (*AT_ONCE, *SAVED, "C++ compilation") for kind in SIGNALS]
 # In the middle of them.
 PHASES += [("a molecule", kind, 3) for kind in SIGNALS]
-PHASES += [(phase, kind, 2) for phase in (*SAVED, "header of a checkpoint") for kind in SIGNALS]
+PHASES += [("header of a checkpoint", kind, 2) for kind in SIGNALS]
 SAMPLE = [("data preparation", signal.SIGTERM, 1)]
 _LINES = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 

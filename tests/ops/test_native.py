@@ -89,7 +89,13 @@ def damage_emptied(path):
 
 
 @pytest.mark.skipif(_native.load_native("_mt19937") is None, reason="no C compiler")
-@pytest.mark.parametrize("damage", [damage_truncated, damage_flipped, damage_emptied])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_truncated,
+        *(pytest.param(d, marks=pytest.mark.slow) for d in (damage_flipped, damage_emptied)),
+    ],
+)
 def test_a_damaged_library_is_built_again_and_said_once(tmp_path, fresh, recwarn, damage):
     path = tmp_path / "native"
     code = "from torchkiln.ops import _native; assert _native.load_native('_mt19937') is not None"

@@ -182,7 +182,8 @@ class _Forces(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "backend", ["capture", pytest.param("inductor", marks=pytest.mark.inductor)]
+    "backend",
+    ["capture", pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow])],
 )
 def test_second_derivatives_are_those_of_eager(backend, cache_dir):
     x, weights = torch.randn(7, 3), {}

@@ -13,7 +13,11 @@ from torch import nn
 from torchkiln.core import Options
 from torchkiln.runtime import inference_model, training_model
 
-BACKENDS = ["eager", "capture", pytest.param("inductor", marks=pytest.mark.inductor)]
+CASES = [
+    *((dtype, backend) for dtype in HALVES for backend in ("eager", "capture")),
+    pytest.param("float16", "inductor", marks=pytest.mark.inductor),
+    pytest.param("bfloat16", "inductor", marks=[pytest.mark.inductor, pytest.mark.slow]),
+]
 
 pytestmark = pytest.mark.filterwarnings("ignore:this CPU has no")
 
@@ -66,8 +70,7 @@ def batch(dtype):
     return torch.randn(16, 6, generator=rng).to(dtype), torch.randn(16, 8, generator=rng).to(dtype)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("dtype", "backend"), CASES)
 def test_training_in_half_with_float32_statistics_equals_torch(dtype, backend):
     dtype = HALVES[dtype]
     module, twin = mixed(dtype)
@@ -92,8 +95,7 @@ def test_training_in_half_with_float32_statistics_equals_torch(dtype, backend):
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("dtype", "backend"), CASES)
 def test_inference_in_half_with_float32_statistics_equals_torch(dtype, backend):
     dtype = HALVES[dtype]
     module, twin = mixed(dtype)

@@ -105,6 +105,7 @@ def test_another_helper_is_traced_and_the_same_graph_is_found(filled, script, tm
     assert (result["compiles"], result["captures"]) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_damaged_executable_is_compiled_again_with_a_warning(tmp_path, recwarn):
     def run():
         torch.manual_seed(0)

@@ -48,7 +48,10 @@ def test_sixty_steps_equal_plain_torch_with_float32_moments(name, dtype, options
 
 
 @pytest.mark.inductor
-@pytest.mark.parametrize(("name", "dtype"), [("adamw", "float16"), ("momentum", "bfloat16")])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("adamw", "float16"), pytest.param("momentum", "bfloat16", marks=pytest.mark.slow)],
+)
 def test_native_code_keeps_float32_moments(name, dtype):
     module, optimizer, reference = train(name, HALVES[dtype], "inductor")
     # Its forward rounds less often than eager's, so that gradients differ by their last bits.

@@ -92,6 +92,7 @@ def test_old_builds_are_dropped_and_nothing_else(home):
     assert folders_in(workspace) == [".ssh", "cd", "precompiled_headers", "thesis"]
 
 
+@pytest.mark.slow
 def test_nothing_is_dropped_while_another_build_runs(home):
     workspace = home / "torchkiln" / "inductor"
     code = (

@@ -19,6 +19,10 @@ from torchkiln.core import Options
 from torchkiln.runtime import inference_model
 
 BACKENDS = ["capture", pytest.param("inductor", marks=pytest.mark.inductor)]
+NATIVE_IS_SLOW = [
+    "capture",
+    pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]),
+]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -90,6 +94,7 @@ class Everything(nn.Module):
         }
 
 
+@pytest.mark.parametrize("options", NATIVE_IS_SLOW, indirect=True)
 def test_state_randomness_and_aliases(options):
     module = Everything()
     program = assert_like_eager(
@@ -131,6 +136,7 @@ class MarkedSpeech(Speech):
         return *rest, identity_loss(loss, "none")
 
 
+@pytest.mark.parametrize("options", NATIVE_IS_SLOW, indirect=True)
 def test_attention_and_ctc(options):
     padding = torch.zeros(2, 5, dtype=torch.bool)
     padding[1, 4:] = True

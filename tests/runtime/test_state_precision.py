@@ -263,6 +263,7 @@ def test_float32_parameters_load_as_in_torch():
     optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.inductor
 def test_an_exported_program_keeps_float32_state_and_older_ones_are_refused(tmp_path):
     module, optimizer, program = start("adamw", "inductor")

@@ -58,7 +58,7 @@ class Stopping:
     [
         ("adam", 1, "capture"),
         ("rmsprop", 2, "capture"),
-        pytest.param("adam", 1, "inductor", marks=pytest.mark.inductor),
+        pytest.param("adam", 1, "inductor", marks=[pytest.mark.inductor, pytest.mark.slow]),
     ],
 )
 def test_a_program_equals_plain_pytorch_for_five_updates(

@@ -3,7 +3,7 @@
 case " $* " in
 *" -o "*)
     if [ "$FAULT_SIGNAL" = 2 ]; then
-        kill -2 -- "-$FAULT_GROUP" # Ctrl-C: everybody in the foreground
+        kill -2 "-$FAULT_GROUP" # Ctrl-C: everybody in the foreground
     else
         kill -"$FAULT_SIGNAL" "$PPID"
     fi
