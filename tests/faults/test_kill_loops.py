@@ -82,7 +82,7 @@ def test_a_training_that_is_killed_at_random_moments_gives_the_same_bits(
         digest, code, calls = trainings.finish()
         if code == 0:
             assert digest == expected, f"after {killed} kills"
-            check_folder(root)
+            check_folder(root, wrote=calls > 0)
             folder += 1
         elif calls:
             assert code == -signal.SIGKILL
@@ -94,8 +94,9 @@ def test_a_training_that_is_killed_at_random_moments_gives_the_same_bits(
             early += 1
             assert early < 20 * KILLS, "it is always killed before its first step"
     trainings.start(root := tmp_path / str(folder))
-    assert trainings.finish()[:2] == (expected, 0)
-    check_folder(root)
+    digest, code, calls = trainings.finish()
+    assert (digest, code) == (expected, 0)
+    check_folder(root, wrote=calls > 0)
     if KILLS >= 10:
         assert resumed, "no run was killed late enough to be resumed"
         assert saving, "no run was killed while it wrote a checkpoint"
@@ -149,10 +150,13 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def check_folder(root: Path) -> None:
-    """Two generations and the lock, and nothing else."""
+def check_folder(root: Path, *, wrote: bool) -> None:
+    """Two generations and the lock, and nothing else.
+
+    A third one goes with the next save: it is still there if its run was killed after the last.
+    """
     names = sorted(path.name for path in (root / "tiny").iterdir())
     own = own_names(set(names))
-    assert len(own) == 4, names
+    assert len(own) == 4 or (not wrote and len(own) == 6), names
     assert [name for name in names if name not in own] == [_LOCK], names
     assert [path.name for path in root.iterdir()] == ["tiny"]

@@ -28,7 +28,9 @@ from _native_scenarios import NATIVE_SCENARIOS
 from torchkiln.core import file_lock
 
 HERE = Path(__file__).parent
-MODES = ("full disk", "no space once", "one error", "dead disk", "interrupt", "kill")
+MODES = ("one error", "kill")
+if WHOLE:
+    MODES += ("full disk", "no space once", "dead disk", "interrupt")
 # Those in which every kind of call fails.
 ALL_KINDS = ("one error", "dead disk", "interrupt")
 # The way to fail in which each kind of harm shows.

@@ -21,6 +21,7 @@ from torchkiln.core import (
     CheckpointError,
     SealBroken,
     atomic_path,
+    clean_leftovers_once,
     read_sealed,
     sha256_file,
     warn_user,
@@ -158,6 +159,7 @@ class CheckpointStore:
         try:
             with file:
                 self._lock(file)
+                clean_leftovers_once(self.directory)  # who resumes a finished run writes nothing
                 yield
         finally:
             _claimed.discard(place)
