@@ -23,7 +23,9 @@ PATIENCE_S = 240.0
 
 def environment(**changes: str) -> dict[str, str]:
     """One thread, so that runs give the same bits."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **changes}
+    # torch sets this one when it compiles in this process, to a folder that is not the child's.
+    own = {name: v for name, v in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    return {**own, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **changes}
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

@@ -204,6 +204,19 @@ def test_a_folder_that_cannot_be_flushed_keeps_its_checkpoint(store, monkeypatch
     assert CheckpointStore(store.directory).load().facts == FACTS
 
 
+def test_half_of_a_generation_that_was_being_removed_goes_with_the_next_claim(store):
+    for value in (1.0, 2.0):
+        store.save(tensors(value), {})
+    half = store.directory / "checkpoint-000000.safetensors"
+    unfinished = store.directory / "checkpoint-000003.safetensors"
+    for path in (half, unfinished):
+        path.write_bytes(b"tensors")
+    with CheckpointStore(store.directory).claim():
+        assert not half.exists()
+        assert unfinished.exists()  # perhaps of a save that goes on
+    assert len(files(store, ".json")) == 2
+
+
 def test_every_flipped_bit_of_the_header_falls_back_to_the_older_one(store):
     tied = torch.ones(3)
     given = {"a": tied, "b": tied, "c": torch.zeros(3), "d": torch.full((3,), 2.0)}

@@ -159,7 +159,9 @@ class CheckpointStore:
         try:
             with file:
                 self._lock(file)
-                clean_leftovers_once(self.directory)  # who resumes a finished run writes nothing
+                # Now, since who resumes a finished run writes nothing.
+                clean_leftovers_once(self.directory)
+                self._remove_halves()
                 yield
         finally:
             _claimed.discard(place)
@@ -265,6 +267,16 @@ class CheckpointStore:
         with contextlib.suppress(OSError):  # another time
             for number in self._own_files():
                 if number not in kept:
+                    self._remove(number)
+
+    def _remove_halves(self) -> None:
+        """Remove tensors whose header a killed process had removed already."""
+        with contextlib.suppress(OSError):
+            found = self._own_files()
+            newest = max((n for n, kinds in found.items() if "json" in kinds), default=0)
+            for number, kinds in found.items():
+                # Newer ones may belong to a save that goes on; the next save takes their place.
+                if "json" not in kinds and number < newest:
                     self._remove(number)
 
     def _remove(self, number: int) -> None:
