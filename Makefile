@@ -31,7 +31,7 @@ test: $(STAMP) lint types  ## Lint, type-check and run the tests (under 10 minut
 slow: $(STAMP)  ## Run the long test matrices
 	$(BIN)/python -m pytest -m slow -n 2 --dist load --timeout 1800 $(PYTEST_ARGS)
 
-faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing
+faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing (about 11 minutes)
 	TORCHKILN_FAULTS=whole $(BIN)/python -m pytest tests/faults -m '' -n 3 --dist worksteal -o tmp_path_retention_policy=failed --timeout 900 $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
