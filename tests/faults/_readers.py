@@ -887,7 +887,7 @@ def program_in_the_index_of_the_cache() -> Reader:
     from torchkiln.data._structure import ConstantNode, MappingNode, SequenceNode, TensorNode
     from torchkiln.runtime import _builder
     from torchkiln.runtime._cache import ExecutableCache
-    from torchkiln.runtime._metadata import node_to_json
+    from torchkiln.runtime.call._metadata import node_to_json
 
     def prepare(folder: Path) -> None:
         cache, source = ExecutableCache(folder / "cache", 10**9), folder / "made.pt2"

@@ -5,7 +5,7 @@ import pytest
 import poptorch
 from poptorch._errors import translated
 from torchkiln import core
-from torchkiln.runtime._signature import BadArguments
+from torchkiln.runtime.call._signature import BadArguments
 
 
 def test_error_has_message_type_and_location():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchkiln.core import CaptureError, Options, OptionsError
-from torchkiln.runtime._binding import Binding
+from torchkiln.runtime.call._binding import Binding
 
 GRADIENT, UPDATED, LOSS = "Gradient___", "UpdatedVar___", "loss"
 

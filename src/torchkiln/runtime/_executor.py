@@ -19,13 +19,13 @@ from torchkiln.core import (
 )
 from torchkiln.data._structure import Node, paths
 from torchkiln.runtime._anchors import update_anchors
-from torchkiln.runtime._binding import Binding, metadata, refresh
 from torchkiln.runtime._builder import Built
 from torchkiln.runtime._collection import Collection
 from torchkiln.runtime._executable import EagerExecutable
 from torchkiln.runtime._optimizers import Hyper, OptimizerBinding, Recipe
-from torchkiln.runtime._signature import Signature
 from torchkiln.runtime._state_dtypes import SUMS
+from torchkiln.runtime.call._binding import Binding, metadata, refresh
+from torchkiln.runtime.call._signature import Signature
 
 
 class Executor:
