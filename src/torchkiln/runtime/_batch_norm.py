@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 
-from torchkiln.runtime._state_dtypes import HALVES
+from torchkiln.runtime.optim._state_dtypes import HALVES
 
 
 def mixed_batch_norm(

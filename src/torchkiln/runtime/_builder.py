@@ -31,9 +31,9 @@ from torchkiln.runtime._executable import (
 )
 from torchkiln.runtime._fast_key import fast_key
 from torchkiln.runtime._forks import survive_forks
-from torchkiln.runtime._optimizers import OptimizerBinding
 from torchkiln.runtime._step import StepFunction
 from torchkiln.runtime.call._metadata import ProgramMetadata
+from torchkiln.runtime.optim._optimizers import OptimizerBinding
 
 
 @dataclass(slots=True)

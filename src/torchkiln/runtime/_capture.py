@@ -22,7 +22,6 @@ from torchkiln.runtime._dynamic import explain
 from torchkiln.runtime._entries import Entries
 from torchkiln.runtime._graph_checks import check_graph
 from torchkiln.runtime._memory_origins import recorded_origins
-from torchkiln.runtime._optimizers import OptimizerBinding
 from torchkiln.runtime._passes import (
     constant_outputs,
     draw_in_order,
@@ -31,6 +30,7 @@ from torchkiln.runtime._passes import (
 from torchkiln.runtime._recompute_choice import Survey, choose_modules
 from torchkiln.runtime._recompute_graph import postpone_repeated
 from torchkiln.runtime._step import StepFunction
+from torchkiln.runtime.optim._optimizers import OptimizerBinding
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import CheckpointError
-from torchkiln.runtime._state_precision import keep_state_precision
+from torchkiln.runtime.optim._state_precision import keep_state_precision
 
 
 def optimizer_tensors(

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from torchkiln.core import Reduction
 from torchkiln.data._structure import Node
-from torchkiln.runtime._optimizers import OptimizerBinding
-from torchkiln.runtime._state_dtypes import HALVES, widened
 from torchkiln.runtime._step import StepFunction, apply_update
+from torchkiln.runtime.optim._optimizers import OptimizerBinding
+from torchkiln.runtime.optim._state_dtypes import HALVES, widened
 
 
 class Entries:

@@ -32,19 +32,19 @@ from torchkiln.runtime._executable import Executable
 from torchkiln.runtime._executor import Executor
 from torchkiln.runtime._hooks import compile_hooks
 from torchkiln.runtime._memory_report import MemoryReport
-from torchkiln.runtime._optimizers import (
+from torchkiln.runtime._outputs import check_finite
+from torchkiln.runtime._precision import warn_if_slow
+from torchkiln.runtime._step import StepFunction
+from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
+from torchkiln.runtime.call._metadata import ProgramMetadata
+from torchkiln.runtime.call._signature import Signature
+from torchkiln.runtime.optim._optimizers import (
     OptimizerBinding,
     bind_module_optimizer,
     read_hyper,
     read_recipe,
 )
-from torchkiln.runtime._outputs import check_finite
-from torchkiln.runtime._precision import warn_if_slow
-from torchkiln.runtime._state_precision import keep_state_precision
-from torchkiln.runtime._step import StepFunction
-from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
-from torchkiln.runtime.call._metadata import ProgramMetadata
-from torchkiln.runtime.call._signature import Signature
+from torchkiln.runtime.optim._state_precision import keep_state_precision
 
 _build_lock = threading.RLock()
 

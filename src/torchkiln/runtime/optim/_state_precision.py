@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import OptimizerError, warn_user
-from torchkiln.runtime._state_dtypes import HALVES
+from torchkiln.runtime.optim._state_dtypes import HALVES
 
 # State that torch's steps compute with; what a subclass keeps beside it is its own business.
 _STATE_OF_TORCH = frozenset(

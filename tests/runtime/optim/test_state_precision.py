@@ -23,8 +23,8 @@ from torchkiln.runtime import (
     optimizer_tensors,
     training_model,
 )
-from torchkiln.runtime._optimizers import read_recipe
-from torchkiln.runtime._update_rules import LAMBRule
+from torchkiln.runtime.optim._optimizers import read_recipe
+from torchkiln.runtime.optim._update_rules import LAMBRule
 
 HALF = torch.float16
 WITH_STATE = [name for name in OPTIMIZERS if name != "sgd"]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from torchkiln.runtime._state_dtypes import widened
+from torchkiln.runtime.optim._state_dtypes import widened
 
 Group = Mapping[str, Any]
 

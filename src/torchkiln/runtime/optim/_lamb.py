@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchkiln.runtime._state_dtypes import read_state_dtypes
-from torchkiln.runtime._state_precision import keep_state_precision
-from torchkiln.runtime._update_rules import LAMBRule
+from torchkiln.runtime.optim._state_dtypes import read_state_dtypes
+from torchkiln.runtime.optim._state_precision import keep_state_precision
+from torchkiln.runtime.optim._update_rules import LAMBRule
 
 
 class LAMB(torch.optim.Optimizer):

@@ -1,0 +1,1 @@
+"""Optimisers: what of them is compiled in, their numbers, their state."""
