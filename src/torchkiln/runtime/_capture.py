@@ -16,21 +16,21 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchkiln.core import CaptureError, capture_contexts
 from torchkiln.data._structure import Node, paths
-from torchkiln.runtime._aggregation import aggregate_natively
 from torchkiln.runtime._checkpointing import replayed_checkpoints
 from torchkiln.runtime._dynamic import explain
 from torchkiln.runtime._entries import Entries
-from torchkiln.runtime._graph_checks import check_graph
-from torchkiln.runtime._memory_origins import recorded_origins
-from torchkiln.runtime._passes import (
-    constant_outputs,
-    draw_in_order,
-    protect_constant,
-)
 from torchkiln.runtime._recompute_choice import Survey, choose_modules
 from torchkiln.runtime._recompute_graph import postpone_repeated
 from torchkiln.runtime._step import StepFunction
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
+from torchkiln.runtime.passes._aggregation import aggregate_natively
+from torchkiln.runtime.passes._checks import check_graph
+from torchkiln.runtime.passes._draws import (
+    constant_outputs,
+    draw_in_order,
+    protect_constant,
+)
+from torchkiln.runtime.passes._origins import recorded_origins
 
 aten = torch.ops.aten
 

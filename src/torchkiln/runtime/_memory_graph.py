@@ -6,8 +6,8 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
 from torchkiln.runtime._capture import Entry
-from torchkiln.runtime._memory_origins import Phase, origin
 from torchkiln.runtime._memory_timeline import Timeline
+from torchkiln.runtime.passes._origins import Phase, origin
 
 
 def plan_graph(entry: Entry) -> Timeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torchkiln.runtime._memory_origins import Phase
+from torchkiln.runtime.passes._origins import Phase
 
 
 @dataclass(slots=True)

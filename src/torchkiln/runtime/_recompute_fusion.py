@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torchkiln.runtime._memory_origins import Phase, joint_origin
+from torchkiln.runtime.passes._origins import Phase, joint_origin
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.fx import traceback
 from torch.utils._pytree import tree_leaves
 
-from torchkiln.runtime._memory_origins import Phase, origin
+from torchkiln.runtime.passes._origins import Phase, origin
 
 _KEY = "torchkiln_again"
 

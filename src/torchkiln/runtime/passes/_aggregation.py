@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, fx
 
 from torchkiln.ops._scatter import can_scatter, scatter_extreme, scatter_sum
-from torchkiln.runtime._graph_checks import base_of, written_by
-from torchkiln.runtime._passes import arguments_of
+from torchkiln.runtime.passes._checks import base_of, written_by
+from torchkiln.runtime.passes._draws import arguments_of
 
 aten = torch.ops.aten
 _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)

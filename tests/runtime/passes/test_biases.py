@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchkiln import Options, inference_model
-from torchkiln.runtime._biases import add_biases_after_products
+from torchkiln.runtime.passes._biases import add_biases_after_products
 
 aten = torch.ops.aten
 

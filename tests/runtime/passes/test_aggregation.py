@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchkiln.core import Options
 from torchkiln.ops import _scatter
 from torchkiln.runtime import identity_loss, inference_model, training_model
-from torchkiln.runtime._aggregation import aggregate_natively
+from torchkiln.runtime.passes._aggregation import aggregate_natively
 
 INDEX = torch.tensor([2, 0, 1, 3, 3, 1, 0])
 SOURCE = torch.tensor([4, 4, 0, 1, 2, 6, 5])

@@ -1,0 +1,1 @@
+"""Reading and changing captured graphs."""
