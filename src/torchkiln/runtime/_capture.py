@@ -19,8 +19,6 @@ from torchkiln.data._structure import Node, paths
 from torchkiln.runtime._checkpointing import replayed_checkpoints
 from torchkiln.runtime._dynamic import explain
 from torchkiln.runtime._entries import Entries
-from torchkiln.runtime._recompute_choice import Survey, choose_modules
-from torchkiln.runtime._recompute_graph import postpone_repeated
 from torchkiln.runtime._step import StepFunction
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 from torchkiln.runtime.passes._aggregation import aggregate_natively
@@ -31,6 +29,8 @@ from torchkiln.runtime.passes._draws import (
     protect_constant,
 )
 from torchkiln.runtime.passes._origins import recorded_origins
+from torchkiln.runtime.recompute._choice import Survey, choose_modules
+from torchkiln.runtime.recompute._graph import postpone_repeated
 
 aten = torch.ops.aten
 

@@ -20,9 +20,9 @@ from torchkiln.core import CompileError, TorchkilnError
 from torchkiln.runtime._capture import Captured, Entry, without_fused_recurrence
 from torchkiln.runtime._inductor_workspace import private_workspace
 from torchkiln.runtime._progress import CompileProgress
-from torchkiln.runtime._recompute_fusion import phases_apart
 from torchkiln.runtime.passes._biases import add_biases_after_products, biases_stay_apart
 from torchkiln.runtime.passes._layouts import move_to_channels_last
+from torchkiln.runtime.recompute._fusion import phases_apart
 
 aten = torch.ops.aten
 

@@ -11,10 +11,10 @@ from torchkiln.runtime._capture import Captured, capture, survey_step
 from torchkiln.runtime._memory_graph import plan_graph
 from torchkiln.runtime._memory_report import MemoryReport, ModuleMemory
 from torchkiln.runtime._memory_timeline import Timeline
-from torchkiln.runtime._recompute_choice import choose_modules
 from torchkiln.runtime._step import StepFunction
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 from torchkiln.runtime.optim._state_dtypes import SUMS
+from torchkiln.runtime.recompute._choice import choose_modules
 
 
 def report_memory(

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchkiln.core import CaptureError, OptionsError
 from torchkiln.data import flatten, rebuild
-from torchkiln.runtime._recompute_graph import recorded_again
+from torchkiln.runtime.recompute._graph import recorded_again
 
 
 class _Region:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from torchkiln.data import flatten
-from torchkiln.runtime._recompute import marks_reported
 from torchkiln.runtime.passes._origins import following_modules
+from torchkiln.runtime.recompute._modules import marks_reported
 
 # This much more memory is accepted for recomputing fewer modules.
 _TOLERANCE = 0.02

@@ -1,0 +1,1 @@
+"""Computing intermediates again in backward instead of keeping them."""
