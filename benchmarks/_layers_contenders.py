@@ -16,7 +16,7 @@ from torch_geometric.loader import DataLoader
 from torchkiln import Options, training_model
 from torchkiln.datasets._array_cache import data_dir
 from torchkiln.graphs import FixedSizeLoader, GraphStore, make_static
-from torchkiln.runtime import _capture
+from torchkiln.runtime.capture import _capture
 
 LEARNING_RATE = 5e-4
 PYG_BATCH_SIZES = (32, 128, 512)

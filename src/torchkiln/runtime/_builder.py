@@ -31,8 +31,8 @@ from torchkiln.runtime._executable import (
 )
 from torchkiln.runtime._fast_key import fast_key
 from torchkiln.runtime._forks import survive_forks
-from torchkiln.runtime._step import StepFunction
 from torchkiln.runtime.call._metadata import ProgramMetadata
+from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 
 
@@ -78,8 +78,8 @@ def build(
 def _build_eager(
     step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
 ) -> Built:
-    from torchkiln.runtime._capture import recomputed_modules
-    from torchkiln.runtime._entries import Entries
+    from torchkiln.runtime.capture._capture import recomputed_modules
+    from torchkiln.runtime.capture._entries import Entries
 
     step.recompute = recomputed_modules(step, batch)
     names = _entry_names(step, optimizer)
@@ -98,8 +98,8 @@ def _entry_names(step: StepFunction, optimizer: OptimizerBinding | None) -> list
 def _build_graph(
     step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
 ) -> Built:
-    from torchkiln.runtime._capture import capture
     from torchkiln.runtime._progress import CompileProgress
+    from torchkiln.runtime.capture._capture import capture
 
     with CompileProgress(step.options.show_progress):
         captured = capture(step, batch, optimizer)
@@ -115,9 +115,9 @@ def _compile(
     device: torch.device,
     path: Path,
 ) -> Built:
-    from torchkiln.runtime._capture import capture
     from torchkiln.runtime._inductor import build_package
     from torchkiln.runtime._progress import CompileProgress
+    from torchkiln.runtime.capture._capture import capture
 
     with CompileProgress(step.options.show_progress) as progress:
         captured = capture(step, batch, optimizer)
@@ -153,10 +153,10 @@ def _from_graph(
     make_workspace: Callable[[], Path],
 ) -> Built:
     """Trace, then take the executable of the same graph, or compile it while others wait."""
-    from torchkiln.runtime._capture import capture
     from torchkiln.runtime._graph_key import graph_key
     from torchkiln.runtime._inductor import build_package
     from torchkiln.runtime._progress import CompileProgress
+    from torchkiln.runtime.capture._capture import capture
 
     compiled = 0
     with CompileProgress(step.options.show_progress) as progress:

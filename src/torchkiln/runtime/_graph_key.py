@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from torchkiln.runtime._capture import Captured, Entry
 from torchkiln.runtime._environment import describe_environment
+from torchkiln.runtime.capture._capture import Captured, Entry
 
 
 def graph_key(captured: Captured, device: torch.device) -> str:

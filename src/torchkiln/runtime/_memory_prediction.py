@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from torch import Tensor, fx
 
 from torchkiln.core import Backend, Options, OutputMode
-from torchkiln.runtime._capture import Captured, capture, survey_step
 from torchkiln.runtime._memory_graph import plan_graph
 from torchkiln.runtime._memory_report import MemoryReport, ModuleMemory
 from torchkiln.runtime._memory_timeline import Timeline
-from torchkiln.runtime._step import StepFunction
+from torchkiln.runtime.capture._capture import Captured, capture, survey_step
+from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 from torchkiln.runtime.optim._state_dtypes import SUMS
 from torchkiln.runtime.recompute._choice import choose_modules

@@ -34,10 +34,10 @@ from torchkiln.runtime._hooks import compile_hooks
 from torchkiln.runtime._memory_report import MemoryReport
 from torchkiln.runtime._outputs import check_finite
 from torchkiln.runtime._precision import warn_if_slow
-from torchkiln.runtime._step import StepFunction
 from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.call._signature import Signature
+from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.optim._optimizers import (
     OptimizerBinding,
     bind_module_optimizer,

@@ -16,7 +16,7 @@ PLACES = {
     "import": ("torch.nn", ""),
     "settings": ("torchkiln.bench.schnet._arguments", "read_settings"),
     "data preparation": ("torchkiln.bench.schnet._experiment", "load_dataset"),
-    "capture": ("torchkiln.runtime._capture", "capture"),
+    "capture": ("torchkiln.runtime.capture._capture", "capture"),
     "step": ("torchkiln.bench.schnet._steps", "ProgramStep.__call__"),
     "save": ("torchkiln.runtime._checkpoint", "CheckpointStore._write"),
     # In the middle of phases: between molecules, and between the two files of a checkpoint.

@@ -11,7 +11,8 @@ from torch import nn
 from torchkiln.core import Options
 from torchkiln.graphs.layers import make_static
 from torchkiln.ops import _scatter
-from torchkiln.runtime import _capture, identity_loss, training_model
+from torchkiln.runtime import identity_loss, training_model
+from torchkiln.runtime.capture import _capture
 
 # float32 over three steps of training, in another order of summation.
 TOLERANCE = 1e-5

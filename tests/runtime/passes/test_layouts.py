@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchkiln.core import Options
 from torchkiln.runtime import training_model
-from torchkiln.runtime._capture import Entry, capture
+from torchkiln.runtime.capture._capture import Entry, capture
 from torchkiln.runtime.passes._layouts import move_to_channels_last
 
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchkiln.core import Options
 from torchkiln.runtime import keep_activation, training_model
-from torchkiln.runtime._capture import recomputed_modules
+from torchkiln.runtime.capture._capture import recomputed_modules
 
 
 class Stack(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchkiln.core import CaptureError, Options, OptionsError
 from torchkiln.runtime import Program, inference_model, keep_activation, training_model
-from torchkiln.runtime._capture import capture
+from torchkiln.runtime.capture._capture import capture
 
 
 class Block(nn.Module):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchkiln.data._structure import ConstantNode, MappingNode, Node, SequenceNode, TensorNode
-from torchkiln.runtime._capture import Captured
+from torchkiln.runtime.capture._capture import Captured
 
 
 @dataclass(slots=True)

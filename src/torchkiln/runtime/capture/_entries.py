@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torchkiln.core import Reduction
 from torchkiln.data._structure import Node
-from torchkiln.runtime._step import StepFunction, apply_update
+from torchkiln.runtime.capture._step import StepFunction, apply_update
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
 

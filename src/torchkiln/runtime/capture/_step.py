@@ -19,9 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torchkiln.core import CaptureError, Options, Precision, Reduction
 from torchkiln.data import flatten
 from torchkiln.data._structure import ConstantNode, MappingNode, Node, SequenceNode
-from torchkiln.runtime._losses import LossRecorder, find_loss
 from torchkiln.runtime.call._binding import Binding, current_buffers, stand_ins
 from torchkiln.runtime.call._signature import Signature
+from torchkiln.runtime.capture._losses import LossRecorder, find_loss
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
 from torchkiln.runtime.recompute._choice import Survey, surveyed

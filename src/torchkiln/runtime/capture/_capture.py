@@ -16,10 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchkiln.core import CaptureError, capture_contexts
 from torchkiln.data._structure import Node, paths
-from torchkiln.runtime._checkpointing import replayed_checkpoints
-from torchkiln.runtime._dynamic import explain
-from torchkiln.runtime._entries import Entries
-from torchkiln.runtime._step import StepFunction
+from torchkiln.runtime.capture._dynamic import explain
+from torchkiln.runtime.capture._entries import Entries
+from torchkiln.runtime.capture._replay import replayed_checkpoints
+from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 from torchkiln.runtime.passes._aggregation import aggregate_natively
 from torchkiln.runtime.passes._checks import check_graph

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from torchkiln.core import MultipleLossesError, NoLossError, warn_user
 from torchkiln.ops._ctc import static_ctc_loss
-from torchkiln.runtime._batch_norm import mixed_batch_norm
-from torchkiln.runtime._gaussian_nll import static_gaussian_nll_loss
+from torchkiln.runtime.capture._batch_norm import mixed_batch_norm
+from torchkiln.runtime.capture._gaussian_nll import static_gaussian_nll_loss
 
 LOSS_FUNCTIONS = frozenset(
     {

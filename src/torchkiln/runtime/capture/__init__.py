@@ -1,0 +1,1 @@
+"""Recording a step: forward, loss, backward and update as static graphs."""
