@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from torchkiln import cli
-from torchkiln.runtime._cache import ExecutableCache
+from torchkiln.runtime.cache._cache import ExecutableCache
 
 
 def run(*args, **environment):

@@ -24,7 +24,7 @@ from torchkiln.graphs import GraphStore
 from torchkiln.packing import PackPlan, pack
 from torchkiln.runtime import CheckpointStore
 from torchkiln.runtime._builder import _keep
-from torchkiln.runtime._cache import ExecutableCache
+from torchkiln.runtime.cache._cache import ExecutableCache
 
 
 def _tensor_values(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def checkpoints(disk: Path) -> tuple[Callable[[], object], Callable[[bool], None
 def cache(disk: Path) -> tuple[Callable[[], object], Callable[[bool], None]]:
     import hashlib
 
-    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime.cache._cache import ExecutableCache
 
     count = [0]
     package = Path(os.environ["PACKAGE"])

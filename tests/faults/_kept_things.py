@@ -110,7 +110,7 @@ _KEY = "0123456789abcdef" * 4
 
 @_kept_thing
 def executable_in_the_cache(folder: Path) -> Kept:
-    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime.cache._cache import ExecutableCache
 
     source = folder.parent / "made.pt2"
     source.write_bytes(bytes(range(256)) * 8)
@@ -129,7 +129,7 @@ def executable_in_the_cache(folder: Path) -> Kept:
 
 @_kept_thing
 def index_of_the_cache(folder: Path) -> Kept:
-    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime.cache._cache import ExecutableCache
 
     ExecutableCache(folder, 10**9).remember(_KEY, {"graph": _KEY, "metadata": {"entries": [1, 2]}})
     return Kept(

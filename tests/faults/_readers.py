@@ -871,7 +871,7 @@ _KEY = "0123456789abcdef" * 4
 
 @_reader
 def index_of_the_cache() -> Reader:
-    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime.cache._cache import ExecutableCache
 
     return _document(
         f"index/{_KEY}.json",
@@ -886,7 +886,7 @@ def program_in_the_index_of_the_cache() -> Reader:
     """What is known of a program without tracing it, and the executable that it names."""
     from torchkiln.data._structure import ConstantNode, MappingNode, SequenceNode, TensorNode
     from torchkiln.runtime import _builder
-    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime.cache._cache import ExecutableCache
     from torchkiln.runtime.call._metadata import node_to_json
 
     def prepare(folder: Path) -> None:
@@ -918,7 +918,7 @@ def program_in_the_index_of_the_cache() -> Reader:
 
 @_reader
 def record_of_the_cache() -> Reader:
-    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime.cache._cache import ExecutableCache
 
     def read(path: Path) -> Any:
         path.with_suffix(".pt2").write_bytes(b"code")

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from torchkiln.runtime._cache import ExecutableCache
+from torchkiln.runtime.cache._cache import ExecutableCache
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from torchkiln.graphs._errors import GraphError
 from torchkiln.graphs.batches._combine import combine
 from torchkiln.graphs.batches._pad import pad_batch
 from torchkiln.runtime._builder import _constants
-from torchkiln.runtime._fast_key import fast_key
+from torchkiln.runtime.cache._fast_key import fast_key
 
 CAPTURE = Options(backend="capture", show_progress=False)
 

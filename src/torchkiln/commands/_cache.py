@@ -27,7 +27,7 @@ def list_cache(directory: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime.cache._cache import ExecutableCache
 
     path = _find(directory)
     entries = ExecutableCache(path, Options().cache_limit_bytes).entries()
@@ -48,7 +48,7 @@ def clear_cache(directory: Path | None) -> None:
     """Delete all executables and say how much that freed."""
     from rich.console import Console
 
-    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime.cache._cache import ExecutableCache
 
     path = _find(directory)
     freed = ExecutableCache(path, Options().cache_limit_bytes).clear()

@@ -79,7 +79,7 @@ def folder_size(
 
 
 def _own_executables() -> Finding:
-    from torchkiln.runtime._cache import ExecutableCache
+    from torchkiln.runtime.cache._cache import ExecutableCache
 
     options = Options()
     name = "executable cache"

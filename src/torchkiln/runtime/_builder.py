@@ -21,16 +21,16 @@ from torchkiln.data._structure import (
     SequenceNode,
     TensorNode,
 )
-from torchkiln.runtime._cache import ExecutableCache
-from torchkiln.runtime._environment import describe_environment
 from torchkiln.runtime._executable import (
     EagerExecutable,
     Executable,
     GraphExecutable,
     NativeExecutable,
 )
-from torchkiln.runtime._fast_key import fast_key
 from torchkiln.runtime._forks import survive_forks
+from torchkiln.runtime.cache._cache import ExecutableCache
+from torchkiln.runtime.cache._environment import describe_environment
+from torchkiln.runtime.cache._fast_key import fast_key
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
@@ -153,9 +153,9 @@ def _from_graph(
     make_workspace: Callable[[], Path],
 ) -> Built:
     """Trace, then take the executable of the same graph, or compile it while others wait."""
-    from torchkiln.runtime._graph_key import graph_key
     from torchkiln.runtime._inductor import build_package
     from torchkiln.runtime._progress import CompileProgress
+    from torchkiln.runtime.cache._graph_key import graph_key
     from torchkiln.runtime.capture._capture import capture
 
     compiled = 0

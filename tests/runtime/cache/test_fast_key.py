@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchkiln.runtime._fast_key import fast_key
+from torchkiln.runtime.cache._fast_key import fast_key
 
 MODEL = """
     import torch
@@ -190,7 +190,8 @@ def test_the_key_is_the_same_in_another_process(tmp_path):
     path = tmp_path / "user_program.py"
     path.write_text(
         textwrap.dedent(MODEL.format(**DEFAULTS))
-        + "\nfrom torchkiln.runtime._fast_key import fast_key\nprint(fast_key(Model(), {1, 'a'}))\n"
+        + "\nfrom torchkiln.runtime.cache._fast_key import fast_key\n"
+        + "print(fast_key(Model(), {1, 'a'}))\n"
     )
     keys = {
         subprocess.run(

@@ -14,7 +14,7 @@ from torch import nn
 import torchkiln
 from torchkiln import Options, training_model
 from torchkiln.core import ExecutableError, TrustError, read_sealed, write_sealed
-from torchkiln.runtime._cache import ExecutableCache
+from torchkiln.runtime.cache._cache import ExecutableCache
 
 pytestmark = pytest.mark.inductor
 

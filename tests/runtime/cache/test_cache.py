@@ -15,8 +15,8 @@ import warnings
 import pytest
 
 from torchkiln.core import ExecutableError, TrustError, read_sealed, write_sealed
-from torchkiln.runtime import _cache
-from torchkiln.runtime._cache import ExecutableCache
+from torchkiln.runtime.cache import _cache
+from torchkiln.runtime.cache._cache import ExecutableCache
 
 LIMIT_BYTES = 10_000
 

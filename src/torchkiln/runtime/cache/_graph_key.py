@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from torchkiln.runtime._environment import describe_environment
+from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.capture._capture import Captured, Entry
 
 

@@ -11,7 +11,7 @@ import torchkiln
 
 SOURCE = Path(torchkiln.__file__).parents[1]
 PACKAGES = ("torchkiln", "poptorch", "poptorch_geometric")
-DIGEST = "from torchkiln.runtime._environment import _own_sources; print(_own_sources())"
+DIGEST = "from torchkiln.runtime.cache._environment import _own_sources; print(_own_sources())"
 
 
 def digest_of(source: Path) -> str:
@@ -59,7 +59,7 @@ def in_one_process(copy: Path, files: list[Path]) -> list[str]:
     """Return the digest after an edit of each file alone; one process for all, it is quicker."""
     code = (
         "import sys, pathlib\n"
-        "from torchkiln.runtime._environment import _own_sources\n"
+        "from torchkiln.runtime.cache._environment import _own_sources\n"
         "for name in sys.argv[1:]:\n"
         "    path = pathlib.Path(name); content = path.read_bytes()\n"
         "    path.write_bytes(content + b'\\n# edited'); _own_sources.cache_clear()\n"

@@ -1,0 +1,1 @@
+"""Executables that were compiled before, found by what they were compiled from."""
