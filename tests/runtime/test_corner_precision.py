@@ -36,7 +36,7 @@ def test_ctc_loss(reduction, options):
 @pytest.fixture
 def _fresh_warnings(monkeypatch):
     """Forget which precisions were warned about."""
-    from torchkiln.runtime import _precision
+    from torchkiln.runtime.execute import _precision
 
     monkeypatch.setattr(_precision, "_warned", set())
 

@@ -21,18 +21,18 @@ from torchkiln.data._structure import (
     SequenceNode,
     TensorNode,
 )
-from torchkiln.runtime._executable import (
-    EagerExecutable,
-    Executable,
-    GraphExecutable,
-    NativeExecutable,
-)
-from torchkiln.runtime._forks import survive_forks
 from torchkiln.runtime.cache._cache import ExecutableCache
 from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.cache._fast_key import fast_key
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._step import StepFunction
+from torchkiln.runtime.execute._executable import (
+    EagerExecutable,
+    Executable,
+    GraphExecutable,
+    NativeExecutable,
+)
+from torchkiln.runtime.execute._forks import survive_forks
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 
 

@@ -29,11 +29,11 @@ from torchkiln.core import (
     is_shared,
     parse_json,
 )
-from torchkiln.runtime._executable import NativeExecutable
 from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.call._binding import bind
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.call._signature import Signature
+from torchkiln.runtime.execute._executable import NativeExecutable
 
 if TYPE_CHECKING:
     from torchkiln.runtime._program import Program

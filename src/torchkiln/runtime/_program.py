@@ -22,22 +22,22 @@ from torchkiln.core import (
     warn_user,
 )
 from torchkiln.data import rebuild
-from torchkiln.runtime._anchors import (
-    check_anchor_names,
-    check_anchored_parameters,
-    micro_batch_anchors,
-)
 from torchkiln.runtime._builder import Built, build
-from torchkiln.runtime._executable import Executable
-from torchkiln.runtime._executor import Executor
 from torchkiln.runtime._hooks import compile_hooks
 from torchkiln.runtime._memory_report import MemoryReport
-from torchkiln.runtime._outputs import check_finite
-from torchkiln.runtime._precision import warn_if_slow
 from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._step import StepFunction
+from torchkiln.runtime.execute._anchors import (
+    check_anchor_names,
+    check_anchored_parameters,
+    micro_batch_anchors,
+)
+from torchkiln.runtime.execute._executable import Executable
+from torchkiln.runtime.execute._executor import Executor
+from torchkiln.runtime.execute._outputs import check_finite
+from torchkiln.runtime.execute._precision import warn_if_slow
 from torchkiln.runtime.optim._optimizers import (
     OptimizerBinding,
     bind_module_optimizer,

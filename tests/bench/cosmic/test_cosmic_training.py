@@ -154,7 +154,7 @@ def test_held_out_events_are_counted_once_each(tiny):
 
 @pytest.mark.parametrize("kind", [PlainDevice, CompiledDevice], ids=["CPU", "IPU"])
 def test_lower_precision_computes_in_it_and_warns_where_it_is_slow(tiny, monkeypatch, kind):
-    monkeypatch.setattr("torchkiln.runtime._precision._warned", set())
+    monkeypatch.setattr("torchkiln.runtime.execute._precision._warned", set())
     monkeypatch.setattr("torch.cpu.get_capabilities", dict)
     settings = tiny("run.precision=bfloat16")
     with pytest.warns(UserWarning, match="this CPU has no bfloat16 arithmetic"):

@@ -119,7 +119,7 @@ def test_a_checkpoint_is_neither_overwritten_nor_resumed_unasked(bench, capsys):
 @pytest.mark.usefixtures("no_plots")
 def test_half_precision_warns_where_the_processor_has_none(bench, monkeypatch):
     # Once in a process; another test may have been first.
-    monkeypatch.setattr("torchkiln.runtime._precision._warned", set())
+    monkeypatch.setattr("torchkiln.runtime.execute._precision._warned", set())
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     with pytest.warns(UserWarning, match="can be hundreds of times slower"):
         bench("--half_precision")

@@ -300,7 +300,7 @@ def test_workers_change_nothing(dataset):
 def test_precision_reaches_the_step(dataset, make, monkeypatch):
     # Some processors have 16-bit arithmetic, and the warning comes once in a process.
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    monkeypatch.setattr("torchkiln.runtime._precision._warned", set())
+    monkeypatch.setattr("torchkiln.runtime.execute._precision._warned", set())
     options = Options(backend="eager", precision="bfloat16", show_progress=False)
     job = make_job(dataset, options=options.replace(precision=None))
     job.regression.model.dropout.p = 0.0

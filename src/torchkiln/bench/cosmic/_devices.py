@@ -19,7 +19,7 @@ from torchkiln.bench.cosmic._settings import ComputeMode, OptimizerKind, Setting
 from torchkiln.core import Backend, Options, OptionsError, OutputMode
 from torchkiln.data import DataLoader
 from torchkiln.runtime import Program, inference_model, training_model
-from torchkiln.runtime._precision import warn_if_slow
+from torchkiln.runtime.execute._precision import warn_if_slow
 
 # Of the original: a smaller one lets weights of tiny gradients take giant steps.
 _RMSPROP_EPS = 1e-4

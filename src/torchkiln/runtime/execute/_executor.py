@@ -18,12 +18,12 @@ from torchkiln.core import (
     Options,
 )
 from torchkiln.data._structure import Node, paths
-from torchkiln.runtime._anchors import update_anchors
 from torchkiln.runtime._builder import Built
-from torchkiln.runtime._collection import Collection
-from torchkiln.runtime._executable import EagerExecutable
 from torchkiln.runtime.call._binding import Binding, metadata, refresh
 from torchkiln.runtime.call._signature import Signature
+from torchkiln.runtime.execute._anchors import update_anchors
+from torchkiln.runtime.execute._collection import Collection
+from torchkiln.runtime.execute._executable import EagerExecutable
 from torchkiln.runtime.optim._optimizers import Hyper, OptimizerBinding, Recipe
 from torchkiln.runtime.optim._state_dtypes import SUMS
 

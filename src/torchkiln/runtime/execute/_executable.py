@@ -15,9 +15,9 @@ from torch import Tensor, fx, nn
 
 from torchkiln.core import ExecutableError, ScratchDirectory
 from torchkiln.data._structure import Node
-from torchkiln.runtime._forks import survive_forks
-from torchkiln.runtime._heap import keep_freed_memory
 from torchkiln.runtime.capture._entries import Entries
+from torchkiln.runtime.execute._forks import survive_forks
+from torchkiln.runtime.execute._heap import keep_freed_memory
 
 Run = Callable[[list[Tensor]], list[Tensor]]
 # The environment belongs to all threads.

@@ -7,7 +7,7 @@ import pytest
 
 FAULTS = """
 import resource, torch
-from torchkiln.runtime._heap import keep_freed_memory
+from torchkiln.runtime.execute._heap import keep_freed_memory
 if {keep}:
     keep_freed_memory()
 def use():

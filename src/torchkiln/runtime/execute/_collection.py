@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchkiln.core import Anchor, Options
-from torchkiln.runtime._anchors import micro_batch_anchors, update_anchors
-from torchkiln.runtime._outputs import OutputCollector
+from torchkiln.runtime.execute._anchors import micro_batch_anchors, update_anchors
+from torchkiln.runtime.execute._outputs import OutputCollector
 
 
 class Collection:

@@ -1,0 +1,1 @@
+"""Running an executable: iterations, accumulation, replicas, outputs."""
