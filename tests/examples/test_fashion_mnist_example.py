@@ -76,7 +76,7 @@ def test_without_images_the_program_says_what_to_do(run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.inductor
 def test_a_second_start_compiles_nothing(run, monkeypatch, tmp_path):
-    from torchkiln.runtime import _inductor
+    from torchkiln.runtime.compile import _inductor
 
     monkeypatch.setenv("TORCHKILN_BACKEND", "inductor")
     monkeypatch.setenv("POPTORCH_CACHE_DIR", str(tmp_path / "cache"))

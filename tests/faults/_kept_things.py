@@ -175,8 +175,9 @@ _CODE = _package()
 
 @_kept_thing
 def exported_program(folder: Path) -> Kept:
-    from torchkiln.runtime import _export, load, training_model
+    from torchkiln.runtime import load, training_model
     from torchkiln.runtime._program import Program
+    from torchkiln.runtime.compile import _export
 
     path, package = folder / "program.kiln", folder.parent / "code.pt2"
     package.write_bytes(_CODE)
@@ -204,8 +205,8 @@ def exported_program(folder: Path) -> Kept:
 @_kept_thing
 def model_of_poptorch(folder: Path) -> Kept:
     import poptorch
-    from torchkiln.runtime import _export
     from torchkiln.runtime._program import Program
+    from torchkiln.runtime.compile import _export
 
     path, package = folder / "model.poptorch", folder.parent / "code.pt2"
     package.write_bytes(_CODE)

@@ -21,8 +21,8 @@ import poptorch
 import torchkiln
 from torchkiln.core import CompileError, TorchkilnError
 from torchkiln.ops._native import load_native
-from torchkiln.runtime import _export, _inductor
-from torchkiln.runtime._progress import CompileProgress
+from torchkiln.runtime.compile import _export, _inductor
+from torchkiln.runtime.compile._progress import CompileProgress
 
 
 class HelperBuild(Scenario):

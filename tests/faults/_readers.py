@@ -885,9 +885,9 @@ def index_of_the_cache() -> Reader:
 def program_in_the_index_of_the_cache() -> Reader:
     """What is known of a program without tracing it, and the executable that it names."""
     from torchkiln.data._structure import ConstantNode, MappingNode, SequenceNode, TensorNode
-    from torchkiln.runtime import _builder
     from torchkiln.runtime.cache._cache import ExecutableCache
     from torchkiln.runtime.call._metadata import node_to_json
+    from torchkiln.runtime.compile import _builder
 
     def prepare(folder: Path) -> None:
         cache, source = ExecutableCache(folder / "cache", 10**9), folder / "made.pt2"
@@ -1091,8 +1091,9 @@ def facts_of_a_resumed_training() -> Reader:
 def header_of_an_exported_program() -> Reader:
     import tempfile
 
-    from torchkiln.runtime import _export, inference_model, load
+    from torchkiln.runtime import inference_model, load
     from torchkiln.runtime._program import Program
+    from torchkiln.runtime.compile import _export
 
     module = torch.nn.Linear(3, 2)
     program = inference_model(module, Options(backend="capture"))

@@ -14,8 +14,8 @@ from _damage_to_files import apply, damages
 from _processes import child, environment, marked_processes, require_gone, wait_until
 from _tiny_native import losses_of, make_program
 
-from torchkiln.runtime import _inductor_compiler
-from torchkiln.runtime._inductor_compiler import guarded_compiler
+from torchkiln.runtime.compile import _inductor_compiler
+from torchkiln.runtime.compile._inductor_compiler import guarded_compiler
 
 HERE = Path(__file__).parent
 

@@ -16,8 +16,8 @@ from torchkiln.graphs._containers import GraphContainer
 from torchkiln.graphs._errors import GraphError
 from torchkiln.graphs.batches._combine import combine
 from torchkiln.graphs.batches._pad import pad_batch
-from torchkiln.runtime._builder import _constants
 from torchkiln.runtime.cache._fast_key import fast_key
+from torchkiln.runtime.compile._builder import _constants
 
 CAPTURE = Options(backend="capture", show_progress=False)
 

@@ -21,7 +21,7 @@ def caches() -> Iterator[Finding]:
     """Yield each cache with its size and the command that clears it."""
     from torchkiln.datasets._array_cache import data_dir
     from torchkiln.ops._native import native_dir
-    from torchkiln.runtime._inductor_workspace import inductor_workspace
+    from torchkiln.runtime.compile._inductor_workspace import inductor_workspace
 
     data, native, executables = data_dir(), native_dir(), bench_cache_dir()
     yield _own_executables()

@@ -22,13 +22,13 @@ from torchkiln.core import (
     warn_user,
 )
 from torchkiln.data import rebuild
-from torchkiln.runtime._builder import Built, build
 from torchkiln.runtime._hooks import compile_hooks
 from torchkiln.runtime._memory_report import MemoryReport
 from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._step import StepFunction
+from torchkiln.runtime.compile._builder import Built, build
 from torchkiln.runtime.execute._anchors import (
     check_anchor_names,
     check_anchored_parameters,
@@ -410,7 +410,7 @@ class Program:
 
     def export(self, path: str | Path) -> None:
         """Write the compiled program, weights and optimiser state; `torchkiln.load` reads it."""
-        from torchkiln.runtime._export import export_program
+        from torchkiln.runtime.compile._export import export_program
 
         export_program(self, Path(path))
 

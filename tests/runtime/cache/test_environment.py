@@ -95,7 +95,7 @@ def test_every_option_is_in_the_key_or_has_a_reason_not_to_be():
     import dataclasses
 
     from torchkiln import Options
-    from torchkiln.runtime._builder import _NOT_IN_KEY
+    from torchkiln.runtime.compile._builder import _NOT_IN_KEY
 
     names = {field.name for field in dataclasses.fields(Options)}
     assert set(_NOT_IN_KEY) <= names

@@ -9,7 +9,7 @@ from torch import nn
 
 from torchkiln.core import OptimizerError, Options
 from torchkiln.runtime import identity_loss, training_model
-from torchkiln.runtime._builder import _fast_key
+from torchkiln.runtime.compile._builder import _fast_key
 
 STEPS = 60
 # Units in the last place of a weight. The same gradients and float32 rules that differ in the

@@ -18,9 +18,9 @@ from torchkiln.core import (
     Options,
 )
 from torchkiln.data._structure import Node, paths
-from torchkiln.runtime._builder import Built
 from torchkiln.runtime.call._binding import Binding, metadata, refresh
 from torchkiln.runtime.call._signature import Signature
+from torchkiln.runtime.compile._builder import Built
 from torchkiln.runtime.execute._anchors import update_anchors
 from torchkiln.runtime.execute._collection import Collection
 from torchkiln.runtime.execute._executable import EagerExecutable

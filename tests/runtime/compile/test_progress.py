@@ -8,7 +8,7 @@ from torch import nn
 
 from torchkiln import NoLossError, Options, training_model
 from torchkiln.core import add_listener
-from torchkiln.runtime._progress import CompileProgress
+from torchkiln.runtime.compile._progress import CompileProgress
 
 
 class Tiny(nn.Module):

@@ -98,8 +98,8 @@ def _entry_names(step: StepFunction, optimizer: OptimizerBinding | None) -> list
 def _build_graph(
     step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
 ) -> Built:
-    from torchkiln.runtime._progress import CompileProgress
     from torchkiln.runtime.capture._capture import capture
+    from torchkiln.runtime.compile._progress import CompileProgress
 
     with CompileProgress(step.options.show_progress):
         captured = capture(step, batch, optimizer)
@@ -115,9 +115,9 @@ def _compile(
     device: torch.device,
     path: Path,
 ) -> Built:
-    from torchkiln.runtime._inductor import build_package
-    from torchkiln.runtime._progress import CompileProgress
     from torchkiln.runtime.capture._capture import capture
+    from torchkiln.runtime.compile._inductor import build_package
+    from torchkiln.runtime.compile._progress import CompileProgress
 
     with CompileProgress(step.options.show_progress) as progress:
         captured = capture(step, batch, optimizer)
@@ -153,10 +153,10 @@ def _from_graph(
     make_workspace: Callable[[], Path],
 ) -> Built:
     """Trace, then take the executable of the same graph, or compile it while others wait."""
-    from torchkiln.runtime._inductor import build_package
-    from torchkiln.runtime._progress import CompileProgress
     from torchkiln.runtime.cache._graph_key import graph_key
     from torchkiln.runtime.capture._capture import capture
+    from torchkiln.runtime.compile._inductor import build_package
+    from torchkiln.runtime.compile._progress import CompileProgress
 
     compiled = 0
     with CompileProgress(step.options.show_progress) as progress:

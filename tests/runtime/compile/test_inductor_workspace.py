@@ -11,7 +11,7 @@ import pytest
 from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
 from torchkiln.core import CompileError, TrustError, _places
-from torchkiln.runtime._inductor_workspace import inductor_workspace, private_workspace
+from torchkiln.runtime.compile._inductor_workspace import inductor_workspace, private_workspace
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -96,7 +96,7 @@ def test_old_builds_are_dropped_and_nothing_else(home):
 def test_nothing_is_dropped_while_another_build_runs(home):
     workspace = home / "torchkiln" / "inductor"
     code = (
-        "from torchkiln.runtime._inductor_workspace import private_workspace\n"
+        "from torchkiln.runtime.compile._inductor_workspace import private_workspace\n"
         "with private_workspace(): pass"
     )
     other = [sys.executable, "-W", "ignore", "-c", code]

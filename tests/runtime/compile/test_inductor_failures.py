@@ -8,8 +8,8 @@ import torch
 
 from torchkiln import Options, inference_model
 from torchkiln.core import TrustError
-from torchkiln.runtime import _inductor
-from torchkiln.runtime._inductor import explain_failure
+from torchkiln.runtime.compile import _inductor
+from torchkiln.runtime.compile._inductor import explain_failure
 
 
 @pytest.mark.parametrize(

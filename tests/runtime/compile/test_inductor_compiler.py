@@ -8,8 +8,8 @@ import time
 import pytest
 
 from torchkiln.core import write_sealed
-from torchkiln.runtime import _inductor_compiler as implementation
-from torchkiln.runtime._inductor_compiler import KEPT_SECONDS, _intact_header, _still_there
+from torchkiln.runtime.compile import _inductor_compiler as implementation
+from torchkiln.runtime.compile._inductor_compiler import KEPT_SECONDS, _intact_header, _still_there
 
 USED, UNUSED = ("c" + letter * 51 + ".h" for letter in "ab")
 

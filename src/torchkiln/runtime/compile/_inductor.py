@@ -17,9 +17,9 @@ import torch
 from torch import fx, nn
 
 from torchkiln.core import CompileError, TorchkilnError
-from torchkiln.runtime._inductor_workspace import private_workspace
-from torchkiln.runtime._progress import CompileProgress
 from torchkiln.runtime.capture._capture import Captured, Entry, without_fused_recurrence
+from torchkiln.runtime.compile._inductor_workspace import private_workspace
+from torchkiln.runtime.compile._progress import CompileProgress
 from torchkiln.runtime.passes._biases import add_biases_after_products, biases_stay_apart
 from torchkiln.runtime.passes._layouts import move_to_channels_last
 from torchkiln.runtime.recompute._fusion import phases_apart

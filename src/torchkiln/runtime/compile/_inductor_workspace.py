@@ -28,7 +28,7 @@ from torchkiln.core import (
     user_cache_dir,
     writable_cache_dir,
 )
-from torchkiln.runtime._inductor_compiler import KEPT_SECONDS, guarded_compiler
+from torchkiln.runtime.compile._inductor_compiler import KEPT_SECONDS, guarded_compiler
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _LOCK = ".torchkiln-in-use.lock"

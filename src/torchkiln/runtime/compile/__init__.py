@@ -1,0 +1,1 @@
+"""From captured graphs to native code, and to files that carry it."""
