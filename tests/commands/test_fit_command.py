@@ -10,7 +10,7 @@ from torchkiln import cli
 from torchkiln.bench._memory_verdict import print_memory_report, remedies
 from torchkiln.commands._fit import parse_size
 from torchkiln.core import Backend, OptionsError
-from torchkiln.runtime._memory_report import MemoryReport, ModuleMemory
+from torchkiln.runtime.memory._report import MemoryReport, ModuleMemory
 
 GB = 2**30
 

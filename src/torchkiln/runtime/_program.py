@@ -23,7 +23,6 @@ from torchkiln.core import (
 )
 from torchkiln.data import rebuild
 from torchkiln.runtime._hooks import compile_hooks
-from torchkiln.runtime._memory_report import MemoryReport
 from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.call._signature import Signature
@@ -38,6 +37,7 @@ from torchkiln.runtime.execute._executable import Executable
 from torchkiln.runtime.execute._executor import Executor
 from torchkiln.runtime.execute._outputs import check_finite
 from torchkiln.runtime.execute._precision import warn_if_slow
+from torchkiln.runtime.memory._report import MemoryReport
 from torchkiln.runtime.optim._optimizers import (
     OptimizerBinding,
     bind_module_optimizer,
@@ -218,7 +218,7 @@ class Program:
         Captures the step and asks Inductor for its plan, which takes seconds to a minute and no
         more memory than module and arguments; nothing is compiled, and the program stays as it is.
         """
-        from torchkiln.runtime._memory_prediction import report_memory
+        from torchkiln.runtime.memory._prediction import report_memory
 
         with _build_lock, compile_hooks(), torch.inference_mode(False):
             step, tensors, micro_batch = self._begin(args, kwargs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
-from torchkiln.runtime._memory_timeline import Timeline
 from torchkiln.runtime.capture._capture import Entry
+from torchkiln.runtime.memory._timeline import Timeline
 from torchkiln.runtime.passes._origins import Phase, origin
 
 

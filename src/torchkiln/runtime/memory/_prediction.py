@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from torch import Tensor, fx
 
 from torchkiln.core import Backend, Options, OutputMode
-from torchkiln.runtime._memory_graph import plan_graph
-from torchkiln.runtime._memory_report import MemoryReport, ModuleMemory
-from torchkiln.runtime._memory_timeline import Timeline
 from torchkiln.runtime.capture._capture import Captured, capture, survey_step
 from torchkiln.runtime.capture._step import StepFunction
+from torchkiln.runtime.memory._graph import plan_graph
+from torchkiln.runtime.memory._report import MemoryReport, ModuleMemory
+from torchkiln.runtime.memory._timeline import Timeline
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 from torchkiln.runtime.optim._state_dtypes import SUMS
 from torchkiln.runtime.recompute._choice import choose_modules
@@ -56,7 +56,7 @@ def report_memory(
 def _plan(captured: Captured, step: StepFunction) -> Iterable[Timeline]:
     if step.options.backend is not Backend.INDUCTOR:
         return [plan_graph(entry) for entry in captured.entries.values()]
-    from torchkiln.runtime._memory_inductor import plan_native
+    from torchkiln.runtime.memory._inductor import plan_native
 
     recomputes = bool(captured.recomputed)
     module = step.binding.module

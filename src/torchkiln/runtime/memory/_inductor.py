@@ -14,10 +14,10 @@ from unittest import mock
 from torch import nn
 
 from torchkiln.core import CompileError, TorchkilnError
-from torchkiln.runtime._memory_scratch import scratch_bytes
-from torchkiln.runtime._memory_timeline import Timeline
 from torchkiln.runtime.capture._capture import Entry
 from torchkiln.runtime.compile._inductor import compile_entry, explain_failure
+from torchkiln.runtime.memory._scratch import scratch_bytes
+from torchkiln.runtime.memory._timeline import Timeline
 from torchkiln.runtime.passes._origins import Phase, joint_origin, origin
 
 _NAME = re.compile(r"\bbuf\d+")

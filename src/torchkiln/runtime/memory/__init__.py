@@ -1,0 +1,1 @@
+"""Predicting the memory of a step before it runs."""
