@@ -128,6 +128,14 @@ def _lasts(child: psutil.Process) -> bool:
         return True
 
 
+@pytest.fixture(params=["eager", "capture"])
+def options(request: pytest.FixtureRequest):
+    """Options for each backend that costs no code generation."""
+    from torchkiln.core import Options
+
+    return Options(backend=request.param, show_progress=False)
+
+
 @pytest.fixture
 def small_work_is_shared():
     """Native operators use all threads, however little there is to do."""

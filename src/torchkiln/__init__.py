@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchkiln.checkpoints import CheckpointStore as CheckpointStore
     from torchkiln.core import Anchor as Anchor
     from torchkiln.core import Backend as Backend
     from torchkiln.core import CheckpointError as CheckpointError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from torchkiln.core import TorchkilnError as TorchkilnError
     from torchkiln.data import DataLoader as DataLoader
     from torchkiln.runtime import LAMB as LAMB
-    from torchkiln.runtime import CheckpointStore as CheckpointStore
     from torchkiln.runtime import Program as Program
     from torchkiln.runtime import identity_loss as identity_loss
     from torchkiln.runtime import inference_model as inference_model
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "torchkiln.checkpoints": ("CheckpointStore",),
     "torchkiln.core": (
         "Anchor",
         "Backend",
@@ -50,7 +51,6 @@ _HOMES = {
     ),
     "torchkiln.data": ("DataLoader",),
     "torchkiln.runtime": (
-        "CheckpointStore",
         "LAMB",
         "Program",
         "identity_loss",

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from torchkiln.bench.schnet._trained import UnknownElement, load_trained
+from torchkiln.checkpoints import CheckpointStore
 from torchkiln.commands._predict import predict_files, spell_files
 from torchkiln.core import CheckpointError, OptionsError, StoreError
 from torchkiln.datasets import TargetTransform, read_molecules
 from torchkiln.models import SchNet
-from torchkiln.runtime import CheckpointStore
 
 SIZES = {"hidden_channels": 8, "num_filters": 8, "num_interactions": 1, "num_gaussians": 5}
 FRAMES = """3

@@ -13,6 +13,7 @@ import torch
 from _fail_calls import Scenario
 from torch_geometric.data import Data
 
+from torchkiln.checkpoints import CheckpointStore
 from torchkiln.datasets import _array_cache
 from torchkiln.datasets.cosmic._event import CosmicEvent
 from torchkiln.datasets.cosmic._larcv3 import Larcv3Events
@@ -22,7 +23,6 @@ from torchkiln.datasets.files._write import write_csv, write_extxyz
 from torchkiln.datasets.molecules._molecules import Molecules
 from torchkiln.graphs import GraphStore
 from torchkiln.packing import PackPlan, pack
-from torchkiln.runtime import CheckpointStore
 from torchkiln.runtime.cache._cache import ExecutableCache
 from torchkiln.runtime.compile._builder import _keep
 

@@ -54,7 +54,7 @@ def _state(number: float) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 @_kept_thing
 def only_checkpoint(folder: Path) -> Kept:
-    from torchkiln.runtime import CheckpointStore
+    from torchkiln.checkpoints import CheckpointStore
 
     header = CheckpointStore(folder).save(*_state(1.0))
     files = [header, header.with_suffix(".safetensors")]
@@ -63,7 +63,7 @@ def only_checkpoint(folder: Path) -> Kept:
 
 @_kept_thing
 def newest_of_two_checkpoints(folder: Path) -> Kept:
-    from torchkiln.runtime import CheckpointStore
+    from torchkiln.checkpoints import CheckpointStore
 
     store = CheckpointStore(folder)
     store.save(*_state(1.0))
@@ -83,9 +83,9 @@ def newest_of_two_checkpoints(folder: Path) -> Kept:
 @_kept_thing
 def trained_model(folder: Path) -> Kept:
     from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.checkpoints import CheckpointStore
     from torchkiln.datasets import TargetTransform
     from torchkiln.models import SchNet
-    from torchkiln.runtime import CheckpointStore
 
     sizes = {"hidden_channels": 4, "num_filters": 3, "num_interactions": 1, "num_gaussians": 5}
     network = SchNet(**sizes, cutoff=4.0)

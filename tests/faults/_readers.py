@@ -798,7 +798,7 @@ def _document(
 def header_of_a_checkpoint() -> Reader:
     from safetensors.torch import save
 
-    from torchkiln.runtime import CheckpointStore
+    from torchkiln.checkpoints import CheckpointStore
 
     tensors = save({"a": torch.ones(2)})
     header = {
@@ -824,7 +824,7 @@ def tensors_of_a_checkpoint() -> Reader:
     """The checksum is right and the file is none of safetensors."""
     from safetensors.torch import save
 
-    from torchkiln.runtime import CheckpointStore
+    from torchkiln.checkpoints import CheckpointStore
 
     def read(path: Path) -> Any:
         checksum = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -841,9 +841,9 @@ def facts_of_a_trained_model() -> Reader:
     import tempfile
 
     from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.checkpoints import CheckpointStore
     from torchkiln.datasets import TargetTransform
     from torchkiln.models import SchNet
-    from torchkiln.runtime import CheckpointStore
 
     sizes = {"hidden_channels": 4, "num_filters": 3, "num_interactions": 1, "num_gaussians": 5}
     network = SchNet(**sizes, cutoff=4.0)

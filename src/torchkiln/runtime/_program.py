@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchkiln.checkpoints._precision import keep_state_precision
 from torchkiln.core import (
     NotCompiledError,
     OptimizerError,
@@ -44,7 +45,6 @@ from torchkiln.runtime.optim._optimizers import (
     read_hyper,
     read_recipe,
 )
-from torchkiln.runtime.optim._state_precision import keep_state_precision
 
 _build_lock = threading.RLock()
 

@@ -12,10 +12,10 @@ from torchkiln.bench.schnet._experiment import checkpoint_plan, load_dataset, ma
 from torchkiln.bench.schnet._program_options import training_options
 from torchkiln.bench.schnet._trained import UnknownElement, choose_options, load_trained
 from torchkiln.bench.schnet._trainer import train
+from torchkiln.checkpoints import CheckpointStore
 from torchkiln.core import Backend, CheckpointError
 from torchkiln.datasets import Molecules, TargetTransform, directed_edges, molecule_store
 from torchkiln.models import SchNet
-from torchkiln.runtime import CheckpointStore
 
 SIZES = {
     "hidden_channels": 16,

@@ -18,10 +18,10 @@ PLACES = {
     "data preparation": ("torchkiln.bench.schnet._experiment", "load_dataset"),
     "capture": ("torchkiln.runtime.capture._capture", "capture"),
     "step": ("torchkiln.bench.schnet._steps", "ProgramStep.__call__"),
-    "save": ("torchkiln.runtime._checkpoint", "CheckpointStore._write"),
+    "save": ("torchkiln.checkpoints._store", "CheckpointStore._write"),
     # In the middle of phases: between molecules, and between the two files of a checkpoint.
     "a molecule": ("torchkiln.datasets.files._builder", "MoleculeBuilder.add"),
-    "header of a checkpoint": ("torchkiln.runtime._checkpoint", "write_sealed"),
+    "header of a checkpoint": ("torchkiln.checkpoints._store", "write_sealed"),
     "report": ("torchkiln.bench.report._plots", "pictures_of"),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "fit.py"
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "fit.py"
 # What the project promises for programs of more than 1 GB.
 TOLERANCE = 0.15
 

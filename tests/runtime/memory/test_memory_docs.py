@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "memory.md"
+PAGE = Path(__file__).parents[3] / "docs" / "memory.md"
 
 
 def test_the_example_runs(capsys):

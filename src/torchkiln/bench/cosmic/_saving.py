@@ -17,8 +17,7 @@ import torchkiln
 from torchkiln.bench._changes import describe_changes
 from torchkiln.bench.cosmic._history import History
 from torchkiln.bench.cosmic._settings import Settings
-from torchkiln.core import CheckpointError
-from torchkiln.runtime import (
+from torchkiln.checkpoints import (
     CheckpointStore,
     find_non_finite,
     load_optimizer_tensors,
@@ -26,6 +25,7 @@ from torchkiln.runtime import (
     random_state,
     set_random_state,
 )
+from torchkiln.core import CheckpointError
 
 # How a step is computed, and where files are, may change on the way.
 _FREE_TO_CHANGE = (

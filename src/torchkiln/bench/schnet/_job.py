@@ -10,10 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from torchkiln.checkpoints import CheckpointStore
 from torchkiln.core import CheckpointError, Options, OptionsError
 from torchkiln.datasets import MoleculeSet
 from torchkiln.graphs import FixedSizeLoader
-from torchkiln.runtime import CheckpointStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

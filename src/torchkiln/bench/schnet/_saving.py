@@ -17,9 +17,7 @@ from torchkiln.bench.schnet._averaging import WeightAverage
 from torchkiln.bench.schnet._batches import EpochBatches
 from torchkiln.bench.schnet._history import History
 from torchkiln.bench.schnet._job import CheckpointPlan, TrainingJob
-from torchkiln.core import CheckpointError, OptionsError, TorchkilnError, warn_user
-from torchkiln.datasets import MoleculeSet
-from torchkiln.runtime import (
+from torchkiln.checkpoints import (
     CheckpointStore,
     find_non_finite,
     load_optimizer_tensors,
@@ -27,6 +25,8 @@ from torchkiln.runtime import (
     random_state,
     set_random_state,
 )
+from torchkiln.core import CheckpointError, OptionsError, TorchkilnError, warn_user
+from torchkiln.datasets import MoleculeSet
 
 _OPTIONS = (
     "device_iterations",

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from torchkiln.checkpoints import CheckpointStore
 from torchkiln.core import Backend, CheckpointError, Options, TorchkilnError
 from torchkiln.datasets import Molecules, TargetTransform, molecule_store
 from torchkiln.datasets.files._elements import symbol_of
 from torchkiln.graphs import BatchSpec, FixedSizeLoader, GraphStore
 from torchkiln.models import SchNet
-from torchkiln.runtime import CheckpointStore, inference_model
+from torchkiln.runtime import inference_model
 
 # Atoms in a batch: enough to keep the kernels busy, and tensors stay in the processor's caches.
 _ATOMS_PER_BATCH = 2048

@@ -36,9 +36,9 @@ from torchkiln.bench.schnet._job import TrainingJob
 from torchkiln.bench.schnet._profile import profile_call
 from torchkiln.bench.schnet._saving import RunSaver, describe_dataset
 from torchkiln.bench.schnet._steps import EagerStep, ProgramStep, TrainingStep
+from torchkiln.checkpoints import find_non_finite
 from torchkiln.core import CheckpointError
 from torchkiln.graphs import FixedSizeLoader
-from torchkiln.runtime import find_non_finite
 
 _MAX_NAMED = 20
 

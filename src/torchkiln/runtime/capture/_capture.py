@@ -96,7 +96,7 @@ def capture(
 ) -> Captured:
     """Record the step for a micro-batch like `batch`.
 
-    With origins, nodes know the module and the phase that recorded them (`_memory_origins`).
+    With origins, nodes know the module and the phase that recorded them (`passes/_origins.py`).
 
     Raises:
         DynamicShapeError: at the user's line, if something depends on values.

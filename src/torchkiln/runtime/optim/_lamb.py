@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchkiln.checkpoints._precision import keep_state_precision
 from torchkiln.runtime.optim._state_dtypes import read_state_dtypes
-from torchkiln.runtime.optim._state_precision import keep_state_precision
 from torchkiln.runtime.optim._update_rules import LAMBRule
 
 

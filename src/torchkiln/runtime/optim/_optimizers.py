@@ -12,11 +12,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from torchkiln.checkpoints._precision import has_foreign_step_hooks, warn_about_narrow_state
 from torchkiln.core import CaptureError, OptimizerError, warn_user
 from torchkiln.runtime.call._binding import Binding
 from torchkiln.runtime.optim._lamb import LAMB
 from torchkiln.runtime.optim._state_dtypes import HALVES, SUMS, StateDtypes, read_state_dtypes
-from torchkiln.runtime.optim._state_precision import has_foreign_step_hooks, warn_about_narrow_state
 from torchkiln.runtime.optim._update_rules import (
     AdamRule,
     LAMBRule,

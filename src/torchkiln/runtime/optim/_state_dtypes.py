@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchkiln.checkpoints._precision import HALVES as HALVES
 from torchkiln.core import OptimizerError
 
-HALVES = (torch.float16, torch.bfloat16)
 # The name of gradient sums among the names of state.
 SUMS = "grad"
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchkiln.checkpoints._precision import keep_state_precision
 from torchkiln.core import CheckpointError
-from torchkiln.runtime.optim._state_precision import keep_state_precision
 
 
 def optimizer_tensors(

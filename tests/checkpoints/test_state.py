@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from torchkiln import LAMB, CheckpointError, CheckpointStore, Options, training_model
-from torchkiln.runtime import (
+from torchkiln.checkpoints import (
     load_optimizer_tensors,
     optimizer_tensors,
     random_state,

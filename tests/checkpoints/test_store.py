@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from torchkiln import CheckpointError, CheckpointStore
+from torchkiln.checkpoints import find_non_finite
 from torchkiln.core import read_sealed, write_sealed
-from torchkiln.runtime import find_non_finite
 
 FACTS = {"epoch": 3, "nested": {"list": [1, 2.5, None, "ä"], "flag": True}, "exact": 0.1 + 0.2}
 
@@ -332,7 +332,7 @@ def test_what_a_killed_process_left_is_removed(store):
     code = (
         "import sys, torch, safetensors.torch\n"
         "from torchkiln import CheckpointStore\n"
-        "import torchkiln.runtime._checkpoint_files as files\n"
+        "import torchkiln.checkpoints._files as files\n"
         "def killed(tensors, path):\n"
         "    path.with_name('.tmpAbc123').write_bytes(b'of safetensors itself')\n"
         "    import os; os._exit(9)\n"

@@ -13,16 +13,14 @@ import torch
 from _half import OPTIMIZERS, batch, regression
 from torch import nn
 
-from torchkiln.core import ExecutableError, OptimizerError, Options
-from torchkiln.runtime import (
-    LAMB,
+from torchkiln.checkpoints import (
     CheckpointStore,
     keep_state_precision,
-    load,
     load_optimizer_tensors,
     optimizer_tensors,
-    training_model,
 )
+from torchkiln.core import ExecutableError, OptimizerError, Options
+from torchkiln.runtime import LAMB, load, training_model
 from torchkiln.runtime.optim._optimizers import read_recipe
 from torchkiln.runtime.optim._update_rules import LAMBRule
 

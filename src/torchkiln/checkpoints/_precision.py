@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import OptimizerError, warn_user
-from torchkiln.runtime.optim._state_dtypes import HALVES
 
+HALVES = (torch.float16, torch.bfloat16)
 # State that torch's steps compute with; what a subclass keeps beside it is its own business.
 _STATE_OF_TORCH = frozenset(
     ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "grad_avg", "square_avg", "momentum_buffer")
@@ -50,7 +50,7 @@ def warn_about_narrow_state(found: set[str]) -> None:
         f"the optimiser's state comes in half precision: {', '.join(sorted(found))}. The program "
         "goes on in float32, but digits that are gone stay gone. torch's load_state_dict cuts "
         "float32 state of half-precision weights: call it after the program was made, or after "
-        "torchkiln.runtime.keep_state_precision(optimizer)"
+        "torchkiln.checkpoints.keep_state_precision(optimizer)"
     )
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple, final
 from safetensors import SafetensorError
 from torch import Tensor
 
+from torchkiln.checkpoints._files import read_tensors, write_tensors
 from torchkiln.core import (
     CheckpointError,
     SealBroken,
@@ -27,7 +28,6 @@ from torchkiln.core import (
     warn_user,
     write_sealed,
 )
-from torchkiln.runtime._checkpoint_files import read_tensors, write_tensors
 
 _FORMAT = 2
 _OWN_NAME = re.compile(r"checkpoint-(\d{6,})\.(json|safetensors)")
