@@ -26,9 +26,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import torchkiln
+
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _SITE = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
-_OWN = str(Path(__file__).resolve().parents[1])
+_OWN = str(Path(torchkiln.__file__).resolve().parent)
 _FACADES = tuple(str(Path(_OWN).parent / name) for name in ("poptorch", "poptorch_geometric"))
 
 # Names in code whose results no digest of the code can foresee.

@@ -16,9 +16,10 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
+import torchkiln
 from torchkiln.core import CaptureError, DynamicShapeError, TorchkilnError
 
-_TORCHKILN = Path(__file__).resolve().parents[1]
+_TORCHKILN = Path(torchkiln.__file__).resolve().parent
 _LIBRARIES = tuple(
     str(path)
     for path in {
