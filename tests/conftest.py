@@ -24,6 +24,13 @@ _LASTING_PROCESSES = ("resource_tracker", "forkserver", "compile_worker")
 _LASTING_THREADS = ("tmonitor", "tqdm", "subproc", "inductor", "threadpoolexecutor", "pydev")
 
 
+def pytest_collection_finish() -> None:
+    # What six thousand tests and their modules are made of stays to the end. Without looking at it
+    # again a collection takes milliseconds, not a second, and every test with workers needs one.
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One executable cache for the whole run: each native program is compiled once.
