@@ -215,12 +215,45 @@ def arrays(disk: Path) -> tuple[Callable[[], object], Callable[[bool], None]]:
     return write, check
 
 
+def text_in_place(disk: Path) -> tuple[Callable[[], object], Callable[[bool], None]]:
+    """Do harm: overwrite what is there. Who finds nothing wrong with this would find nothing."""
+    path, texts = disk / "text", ["a" * 20_000]
+    path.write_text(texts[-1])
+
+    def write() -> object:
+        longer = texts[-1] + "b" * 20_000
+        path.write_text(longer)
+        texts.append(longer)
+        return None
+
+    def check(ok: bool) -> None:
+        assert path.read_text() == texts[-1], "what was written before is lost"
+
+    return write, check
+
+
+def text_with_litter(disk: Path) -> tuple[Callable[[], object], Callable[[bool], None]]:
+    """Do harm: leave a temporary file behind where there is no room for it."""
+    path = disk / "text"
+    path.write_text("a")
+
+    def write() -> object:
+        unfinished = disk / "text.torchkiln-tmp"
+        unfinished.write_text("b" * 20_000)
+        unfinished.replace(path)
+        return None
+
+    return write, lambda ok: None
+
+
 WRITERS = {
     "checkpoints": checkpoints,
     "cache": cache,
     "store": store,
     "report": report,
     "arrays": arrays,
+    "text in place": text_in_place,
+    "text with litter": text_with_litter,
 }
 
 

@@ -40,23 +40,43 @@ def namespace() -> list[str] | str:
     return f"the system allows no mount namespace: {'; '.join(refusals)}"
 
 
-@pytest.mark.parametrize("what", [*_ROUNDS] if WHOLE else ["checkpoints"])
-def test_a_full_disk_harms_nothing_that_was_written_before(what, tmp_path, survived):
+def write_to_full_disk(
+    what: str, rounds: int, folder: Path
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
     way = namespace()
     if isinstance(way, str):
         pytest.skip(way)
-    disk = tmp_path / "disk"
+    disk = folder / "disk"
     disk.mkdir()
     done = subprocess.run(
-        [*way, sys.executable, SCRIPT, str(disk), what, str(_ROUNDS[what])],
+        [*way, sys.executable, SCRIPT, str(disk), what, str(rounds)],
         capture_output=True,
         text=True,
         env=environment(),
         timeout=PATIENCE_S,
     )
+    return disk, done
+
+
+@pytest.mark.parametrize("what", [*_ROUNDS] if WHOLE else ["checkpoints"])
+def test_a_full_disk_harms_nothing_that_was_written_before(what, tmp_path, survived):
+    disk, done = write_to_full_disk(what, _ROUNDS[what], tmp_path)
     assert done.returncode == 0, done.stderr
     failed, succeeded = map(int, done.stdout.split()[-2:])
     assert failed > 0, "the disk was never full"
     assert succeeded > 0, "there was never room"
     assert list(disk.iterdir()) == []  # it was a disk of the child alone
     survived("a write to a full disk (tmpfs)", failed)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("text in place", "what was written before is lost"),
+        ("text with litter", "text.torchkiln-tmp"),
+    ],
+)
+def test_a_writer_that_does_harm_is_found(what, said, tmp_path):
+    _, done = write_to_full_disk(what, 4, tmp_path)
+    assert done.returncode != 0
+    assert said in done.stderr

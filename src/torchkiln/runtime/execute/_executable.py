@@ -17,7 +17,7 @@ from torchkiln.core import ExecutableError, ScratchDirectory
 from torchkiln.data._structure import Node
 from torchkiln.runtime.capture._entries import Entries
 from torchkiln.runtime.execute._forks import survive_forks
-from torchkiln.runtime.execute._heap import keep_freed_memory
+from torchkiln.runtime.execute._heap import keep_freed_memory_if_small
 
 Run = Callable[[list[Tensor]], list[Tensor]]
 # The environment belongs to all threads.
@@ -37,8 +37,7 @@ class NativeExecutable(Executable):
 
     def __init__(self, path: Path, device: torch.device, entries: Sequence[str]) -> None:
         index = -1 if device.type == "cpu" else (device.index or 0)
-        if device.type == "cpu":
-            keep_freed_memory()
+        self._is_new = device.type == "cpu"
         survive_forks()
         # The operators that a package may call by name are registered by this import.
         import torchkiln.ops  # noqa: F401
@@ -59,6 +58,9 @@ class NativeExecutable(Executable):
             # Backward is part of the package: operators need not look for somebody to record them.
             with torch._C._AutoDispatchBelowAutograd():
                 outputs: list[Tensor] = loader.run(inputs)
+            if self._is_new:
+                self._is_new = False
+                keep_freed_memory_if_small()
             return outputs
 
         return run
