@@ -28,13 +28,14 @@ from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._step import StepFunction
-from torchkiln.runtime.compile._builder import Built, build
+from torchkiln.runtime.compile._builder import build
+from torchkiln.runtime.compile._export import CompiledProgram, write_program
 from torchkiln.runtime.execute._anchors import (
     check_anchor_names,
     check_anchored_parameters,
     micro_batch_anchors,
 )
-from torchkiln.runtime.execute._executable import Executable
+from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executor import Executor
 from torchkiln.runtime.execute._outputs import check_finite
 from torchkiln.runtime.execute._precision import warn_if_slow
@@ -224,30 +225,16 @@ class Program:
             step, tensors, micro_batch = self._begin(args, kwargs)
             return report_memory(step, tensors, micro_batch, self._bind_optimizer(step))
 
-    def describe_signature(self) -> dict[str, Any]:
-        """Return the compiled call form as plain values."""
-        self._require_compiled()
-        assert self._signature is not None
-        return self._signature.to_json()
-
-    def describe_state(self) -> dict[str, str]:
+    def state_dtypes(self) -> dict[str, str]:
         """Return the dtypes of the optimiser state and gradient sums that the executable takes."""
         self._require_compiled()
         assert self._executor is not None
         return self._executor.state_dtypes()
 
-    def adopt_executable(
-        self,
-        executable: Executable,
-        metadata: ProgramMetadata,
-        form: Signature,
-        package: Path,
-        workspace: ScratchDirectory,
-    ) -> None:
-        """Take over a loaded executable instead of compiling one."""
+    def adopt_executable(self, built: Built, form: Signature, workspace: ScratchDirectory) -> None:
+        """Take over a loaded executable, whose file lies in `workspace`, instead of compiling."""
         step = StepFunction(self.module, bind(self.module), form, self.options, self.training)
         self._workspace = workspace
-        built = Built(executable, metadata, package)
         self._install(form, step, self._bind_optimizer(step), built)
 
     def _bind_optimizer(self, step: StepFunction) -> OptimizerBinding | None:
@@ -410,9 +397,13 @@ class Program:
 
     def export(self, path: str | Path) -> None:
         """Write the compiled program, weights and optimiser state; `torchkiln.load` reads it."""
-        from torchkiln.runtime.compile._export import export_program
-
-        export_program(self, Path(path))
+        if self._signature is None:
+            raise NotCompiledError("Model has not been compiled; call compile(...) before export()")
+        program = CompiledProgram(
+            self.training, self.options, self.metadata, self._signature, self.state_dtypes()
+        )
+        package, optimizer = self.executable_path, self.optimizer
+        write_program(Path(path), program, package, self.module, optimizer, self.rng_state)
 
     def __repr__(self) -> str:
         kind = "training" if self.training else "inference"

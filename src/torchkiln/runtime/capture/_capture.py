@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchkiln.core import CaptureError, capture_contexts
 from torchkiln.data._structure import Node, paths
+from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._dynamic import explain
 from torchkiln.runtime.capture._entries import Entries
 from torchkiln.runtime.capture._replay import replayed_checkpoints
@@ -23,11 +24,8 @@ from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
 from torchkiln.runtime.passes._aggregation import aggregate_natively
 from torchkiln.runtime.passes._checks import check_graph
-from torchkiln.runtime.passes._draws import (
-    constant_outputs,
-    draw_in_order,
-    protect_constant,
-)
+from torchkiln.runtime.passes._constants import constant_outputs, protect_constant
+from torchkiln.runtime.passes._draws import draw_in_order
 from torchkiln.runtime.passes._origins import recorded_origins
 from torchkiln.runtime.recompute._choice import Survey, choose_modules
 from torchkiln.runtime.recompute._graph import postpone_repeated
@@ -54,6 +52,17 @@ class Captured:
     mutated_inputs: list[int] = field(default_factory=list)
     constant_outputs: list[int] = field(default_factory=list)
     recomputed: tuple[str, ...] = ()
+
+    def metadata(self) -> ProgramMetadata:
+        """Return what a caller must know about an executable that is made of this."""
+        return ProgramMetadata(
+            list(self.entries),
+            self.node,
+            self.updated,
+            self.reassigned,
+            self.mutated_inputs,
+            self.constant_outputs,
+        )
 
 
 def recomputed_modules(step: StepFunction, batch: list[Tensor]) -> tuple[str, ...]:

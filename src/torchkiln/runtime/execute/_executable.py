@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+# The operators that a package may call by name are registered by this import.
+import torchkiln.ops  # noqa: F401
 from torchkiln.core import ExecutableError, ScratchDirectory
 from torchkiln.data._structure import Node
 from torchkiln.runtime.capture._entries import Entries
@@ -40,9 +42,6 @@ class NativeExecutable(Executable):
         if device.type == "cpu":
             keep_freed_memory()
         survive_forks()
-        # The operators that a package may call by name are registered by this import.
-        import torchkiln.ops  # noqa: F401
-
         # torch unpacks the file into a temporary folder, which nobody would remove if the process
         # were killed; in one of ours it goes with the next start.
         self._unpacked = ScratchDirectory()

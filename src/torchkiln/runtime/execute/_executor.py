@@ -20,8 +20,8 @@ from torchkiln.core import (
 from torchkiln.data._structure import Node, paths
 from torchkiln.runtime.call._binding import Binding, metadata, refresh
 from torchkiln.runtime.call._signature import Signature
-from torchkiln.runtime.compile._builder import Built
 from torchkiln.runtime.execute._anchors import update_anchors
+from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._collection import Collection
 from torchkiln.runtime.execute._executable import EagerExecutable
 from torchkiln.runtime.optim._optimizers import Hyper, OptimizerBinding, Recipe

@@ -10,6 +10,7 @@ from torchkiln.core import Backend, Options, OutputMode
 from torchkiln.runtime.capture._capture import Captured, capture, survey_step
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.memory._graph import plan_graph
+from torchkiln.runtime.memory._inductor import plan_native
 from torchkiln.runtime.memory._report import MemoryReport, ModuleMemory
 from torchkiln.runtime.memory._timeline import Timeline
 from torchkiln.runtime.optim._optimizers import OptimizerBinding
@@ -56,8 +57,6 @@ def report_memory(
 def _plan(captured: Captured, step: StepFunction) -> Iterable[Timeline]:
     if step.options.backend is not Backend.INDUCTOR:
         return [plan_graph(entry) for entry in captured.entries.values()]
-    from torchkiln.runtime.memory._inductor import plan_native
-
     recomputes = bool(captured.recomputed)
     module = step.binding.module
     return [plan_native(entry, module, recomputes) for entry in captured.entries.values()]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, fx
 
 from torchkiln.core import CaptureError, warn_user
+from torchkiln.runtime.passes._calls import base_of, written_by
 
 
 def check_graph(graph: fx.GraphModule, trained: set[int] | None) -> None:
@@ -52,25 +52,3 @@ def _check_call(graph: fx.GraphModule, node: fx.Node) -> None:
                 f"forward writes to a tensor of shape {shape} that is no part of the module; make "
                 "it a buffer (register_buffer), or pass it to forward"
             )
-
-
-def written_by(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield the arguments that a call writes to."""
-    schema = getattr(node.target, "_schema", None)
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-        if isinstance(value, fx.Node):
-            yield value
-
-
-def base_of(node: fx.Node) -> fx.Node:
-    """Return the node whose memory `node` is a view of."""
-    while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
-        schema = getattr(node.target, "_schema", None)
-        returns = schema.returns if schema is not None else ()
-        if not returns or returns[0].alias_info is None:
-            break
-        node = node.args[0]
-    return node
