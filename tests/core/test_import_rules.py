@@ -47,7 +47,7 @@ ROOMS = {
         ("execute",),
         ("compile",),
         ("memory",),
-        ("_hooks", "_program", "_loading", "__init__"),
+        ("_arguments", "_hooks", "_program", "_loading", "__init__"),
     ),
 }
 

@@ -27,13 +27,13 @@ from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executable import NativeExecutable
 from torchkiln.runtime.execute._forks import survive_forks
-from torchkiln.runtime.optim._optimizers import OptimizerBinding
+from torchkiln.runtime.optim._arrangement import Arrangement
 
 
 def build(
     step: StepFunction,
     batch: list[Tensor],
-    optimizer: OptimizerBinding | None,
+    arrangement: Arrangement | None,
     device: torch.device,
     make_workspace: Callable[[], Path],
 ) -> Built:
@@ -44,32 +44,32 @@ def build(
     survive_forks()
     options = step.options
     if options.backend is not Backend.INDUCTOR or options.cache_dir is None:
-        return _build_without_cache(step, batch, optimizer, device, make_workspace)
+        return _build_without_cache(step, batch, arrangement, device, make_workspace)
     cache = ExecutableCache(options.cache_dir, options.cache_limit_bytes, options.trusted_dirs)
-    key = _fast_key(step, optimizer, device)
+    key = _fast_key(step, arrangement, device)
     if key is not None:
         found = _from_index(cache, key, device)
         if found is not None:
             return found
     from torchkiln.runtime.compile._tracing import build_through_cache
 
-    return build_through_cache(step, batch, optimizer, device, cache, key, make_workspace)
+    return build_through_cache(step, batch, arrangement, device, cache, key, make_workspace)
 
 
 def _build_without_cache(
     step: StepFunction,
     batch: list[Tensor],
-    optimizer: OptimizerBinding | None,
+    arrangement: Arrangement | None,
     device: torch.device,
     make_workspace: Callable[[], Path],
 ) -> Built:
     from torchkiln.runtime.compile._tracing import build_eager, build_graph, build_native
 
     if step.options.backend is Backend.EAGER:
-        return build_eager(step, batch, optimizer)
+        return build_eager(step, batch, arrangement)
     if step.options.backend is Backend.CAPTURE:
-        return build_graph(step, batch, optimizer)
-    return build_native(step, batch, optimizer, device, make_workspace() / "program.pt2")
+        return build_graph(step, batch, arrangement)
+    return build_native(step, batch, arrangement, device, make_workspace() / "program.pt2")
 
 
 def _from_index(cache: ExecutableCache, key: str, device: torch.device) -> Built | None:
@@ -109,19 +109,19 @@ _NOT_IN_KEY = {
 
 
 def _fast_key(
-    step: StepFunction, optimizer: OptimizerBinding | None, device: torch.device
+    step: StepFunction, arrangement: Arrangement | None, device: torch.device
 ) -> str | None:
     options: Options = step.options
     names = [field.name for field in dataclasses.fields(options) if field.name not in _NOT_IN_KEY]
     chosen = {name: getattr(options, name) for name in names}
     chosen["anchors"] = [dataclasses.astuple(anchor) for anchor in options.anchors.values()]
     plan: Any = None
-    if optimizer is not None:
-        rules = [repr(rule) for rule in optimizer.recipe.rules]
-        rows = [(row.group, str(row.dtype), row.members) for row in optimizer.rows]
-        flags = [optimizer.recipe.clips, optimizer.recipe.scales_loss]
-        dtypes = [(name, str(dtype)) for name, dtype in optimizer.recipe.state_dtypes.halved]
-        plan = [rules, rows, flags, dtypes, optimizer.names]
+    if arrangement is not None:
+        rules = [repr(rule) for rule in arrangement.recipe.rules]
+        rows = [(row.group, str(row.dtype), row.members) for row in arrangement.rows]
+        flags = [arrangement.recipe.clips, arrangement.recipe.scales_loss]
+        dtypes = [(name, str(dtype)) for name, dtype in arrangement.recipe.state_dtypes.halved]
+        plan = [rules, rows, flags, dtypes, arrangement.names]
     forms = [
         (form.name, tuple(form.shape), form.dtype, form.memory_format)
         for form in step.signature.forms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,31 +26,27 @@ from torchkiln.runtime.execute._executable import (
     GraphExecutable,
     NativeExecutable,
 )
-from torchkiln.runtime.optim._optimizers import OptimizerBinding
+from torchkiln.runtime.optim._arrangement import Arrangement
 
 
-def build_eager(
-    step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
-) -> Built:
-    step.recompute = recomputed_modules(step, batch)
-    names = _entry_names(step, optimizer)
-    updated = [] if optimizer is None else list(optimizer.names)
-    # The structure of the outputs is read from `step` after each run: nothing is recorded.
+def build_eager(step: StepFunction, batch: list[Tensor], arrangement: Arrangement | None) -> Built:
+    step = dataclasses.replace(step, recompute=recomputed_modules(step, batch))
+    names = _entry_names(step, arrangement)
+    updated = [] if arrangement is None else list(arrangement.names)
+    # The structure of the outputs is known after each run: nothing is recorded.
     metadata = ProgramMetadata(names, ConstantNode("output", None), updated, [], [], [])
-    return Built(EagerExecutable(Entries(step, optimizer)), metadata)
+    return Built(EagerExecutable(Entries(step, arrangement)), metadata)
 
 
-def _entry_names(step: StepFunction, optimizer: OptimizerBinding | None) -> list[str]:
-    if optimizer is None:
+def _entry_names(step: StepFunction, arrangement: Arrangement | None) -> list[str]:
+    if arrangement is None:
         return ["infer"]
     return ["step"] if step.options.micro_batches_per_update == 1 else ["accumulate", "update"]
 
 
-def build_graph(
-    step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
-) -> Built:
+def build_graph(step: StepFunction, batch: list[Tensor], arrangement: Arrangement | None) -> Built:
     with CompileProgress(step.options.show_progress):
-        captured = capture(step, batch, optimizer)
+        captured = capture(step, batch, arrangement)
     graphs = {name: entry.graph for name, entry in captured.entries.items()}
     metadata = captured.metadata()
     return Built(GraphExecutable(graphs), metadata, compiled=1, captured=1)
@@ -58,12 +55,12 @@ def build_graph(
 def build_native(
     step: StepFunction,
     batch: list[Tensor],
-    optimizer: OptimizerBinding | None,
+    arrangement: Arrangement | None,
     device: torch.device,
     path: Path,
 ) -> Built:
     with CompileProgress(step.options.show_progress) as progress:
-        captured = capture(step, batch, optimizer)
+        captured = capture(step, batch, arrangement)
         build_package(captured, path, step.binding.module, progress)
     metadata = captured.metadata()
     executable = NativeExecutable(path, device, metadata.entries)
@@ -73,7 +70,7 @@ def build_native(
 def build_through_cache(
     step: StepFunction,
     batch: list[Tensor],
-    optimizer: OptimizerBinding | None,
+    arrangement: Arrangement | None,
     device: torch.device,
     cache: ExecutableCache,
     key: str | None,
@@ -82,7 +79,7 @@ def build_through_cache(
     """Trace, then take the executable of the same graph, or compile it while others wait."""
     compiled = 0
     with CompileProgress(step.options.show_progress) as progress:
-        captured = capture(step, batch, optimizer)
+        captured = capture(step, batch, arrangement)
         digest = graph_key(captured, device)
         metadata = captured.metadata()
         with cache.holding(digest) as package:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from torch import Tensor, fx
@@ -10,7 +11,7 @@ from torchkiln.core import CaptureError, warn_user
 from torchkiln.runtime.passes._calls import base_of, written_by
 
 
-def check_graph(graph: fx.GraphModule, trained: set[int] | None) -> None:
+def check_graph(graph: fx.GraphModule, trained: Collection[int] | None) -> None:
     """Look for tensors and generators that live outside the module.
 
     `trained` are the ids of all parameters that the optimiser holds, None for inference.
@@ -25,7 +26,7 @@ def check_graph(graph: fx.GraphModule, trained: set[int] | None) -> None:
             _check_call(graph, node)
 
 
-def _check_constant(value: Any, trained: set[int]) -> None:
+def _check_constant(value: Any, trained: Collection[int]) -> None:
     if not isinstance(value, Tensor) or not value.requires_grad:
         return
     what = f"forward uses a trainable tensor of shape {tuple(value.shape)} outside the module"
