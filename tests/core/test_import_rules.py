@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -77,6 +78,7 @@ def imported_names(node: ast.Import | ast.ImportFrom, package: str) -> set[str]:
     return {base, *(f"{base}.{alias.name}" for alias in node.names)}
 
 
+@functools.cache
 def import_statements(path: Path) -> list[tuple[set[str], bool]]:
     """Return the names that each import of a file may mean, and whether a function does it."""
     package = ".".join(path.relative_to(SOURCE).parts[:-1])

@@ -303,7 +303,7 @@ class Program:
         metadata = self._require_compiled().metadata
         assert self._signature is not None
         names = [f"input/{form.name}" for form in self._signature.forms]
-        names += [slot.name for slot in bind(self.module).slots]
+        names += [bound.name for bound in bind(self.module).bound]
         if self.training:
             names += ["loss"]
             for prefix in ("Gradient___", "UpdatedVar___"):

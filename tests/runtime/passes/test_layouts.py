@@ -42,7 +42,7 @@ def captured_step() -> tuple[Entry, list[Tensor]]:
     arrangement = program._arrange(step)
     assert arrangement is not None
     entry = capture(step, batch, arrangement).entries["step"]
-    own = [slot.tensor.detach() for slot in step.binding.slots]
+    own = [bound.tensor.detach() for bound in step.binding.bound]
     tables = [torch.ones(table.shape) for table in empty_tables(arrangement)]
     return entry, [*own, *tables, *batch]
 

@@ -93,8 +93,8 @@ def _without_values(
 ) -> tuple[FakeTensorMode, list[Tensor], list[Tensor]]:
     """Return stand-ins for the module's tensors and the batch, and the mode they live in."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    own = [slot.tensor for slot in step.binding.parameters]
-    own += [slot.tensor.detach() for slot in [*step.binding.buffers, *step.binding.attributes]]
+    own = [bound.tensor for bound in step.binding.parameters]
+    own += [bound.tensor.detach() for bound in [*step.binding.buffers, *step.binding.attributes]]
     tensors: list[Tensor] = [mode.from_tensor(tensor) for tensor in own]
     return mode, tensors, [mode.from_tensor(tensor.detach()) for tensor in batch]
 
@@ -162,7 +162,7 @@ def _describe(
     recorded: _Recorded, step: StepFunction, arrangement: Arrangement | None, written: list[int]
 ) -> Captured:
     """Put what the recording told into a value; `written` are the inputs that forward writes to."""
-    told, count = recorded.told, len(step.binding.slots)
+    told, count = recorded.told, len(step.binding.bound)
     assert told.node is not None
     names = [] if arrangement is None else arrangement.names
     num_outputs = len(paths(told.node))
@@ -180,7 +180,7 @@ def _describe(
 
 def _protect_attributes(forward: Entry, step: StepFunction, written: list[int]) -> None:
     """Let the graph write to copies of plain attributes: they are constants of the program."""
-    count = len(step.binding.slots)
+    count = len(step.binding.bound)
     first = count - len(step.binding.attributes)
     placeholders = [node for node in forward.graph.graph.nodes if node.op == "placeholder"]
     for index in written:

@@ -44,7 +44,7 @@ class Entries:
     def __init__(self, step: StepFunction, arrangement: Arrangement | None) -> None:
         self._step = step
         self._arrangement = arrangement
-        self._num_tensors = len(step.binding.slots)
+        self._num_tensors = len(step.binding.bound)
 
     @property
     def _arranged(self) -> Arrangement:

@@ -32,8 +32,12 @@ _DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 _forward_depth = 0
 
 
-def is_capturing() -> bool:
-    """True while a program captures or runs forward."""
+def is_inside_program() -> bool:
+    """Whether Python code is the forward (or backward) of a program at this moment.
+
+    So it is while a program records its step, and in every call of the eager backend; compiled
+    calls run no Python.
+    """
     return _forward_depth > 0
 
 
@@ -115,35 +119,35 @@ class StepFunction:
         own = {_storage(tensor) for tensor in tensors}
         names, values = [], []
         for offset, now in enumerate(current_buffers(self.binding)):
-            slot, before = self.binding.buffers[offset], tensors[start + offset]
+            bound, before = self.binding.buffers[offset], tensors[start + offset]
             if now is before:
                 continue
             if now is None:
                 raise CaptureError(
-                    f"buffer {slot.name!r} is removed from the model by forward; set it to zero "
+                    f"buffer {bound.name!r} is removed from the model by forward; set it to zero "
                     "instead"
                 )
             if now.shape != before.shape or now.dtype != before.dtype:
                 raise CaptureError(
-                    f"buffer {slot.name!r} is reassigned within the model with another shape or "
+                    f"buffer {bound.name!r} is reassigned within the model with another shape or "
                     f"dtype ({tuple(before.shape)} {before.dtype} -> {tuple(now.shape)} "
                     f"{now.dtype}); keep its size fixed"
                 )
             # Forward may have swapped two buffers: read both before writing one.
             value = now.detach()
             values.append((before, value.clone() if _storage(now) in own else value))
-            names.append(slot.name)
+            names.append(bound.name)
         with torch.no_grad():
             for before, value in values:
                 before.copy_(value)
         return names
 
     def _refuse_new_parameters(self, tensors: list[Tensor]) -> None:
-        for slot, tensor in zip(self.binding.parameters, tensors, strict=False):
-            place = slot.places[0]
+        for bound, tensor in zip(self.binding.parameters, tensors, strict=False):
+            place = bound.places[0]
             if place.holder.get(place.key) is not tensor:
                 raise CaptureError(
-                    f"parameter {slot.name!r} is reassigned within the model; change it in place "
+                    f"parameter {bound.name!r} is reassigned within the model; change it in place "
                     "under torch.no_grad(), or make it a buffer"
                 )
 
@@ -194,7 +198,7 @@ class StepFunction:
         return [tensor for tensor in tensors[:count] if tensor.requires_grad]
 
     def trainable_names(self) -> list[str]:
-        return [slot.name for slot in self.binding.parameters if slot.tensor.requires_grad]
+        return [bound.name for bound in self.binding.parameters if bound.tensor.requires_grad]
 
     def _anchored(self, loss: Tensor, grads: tuple[Tensor | None, ...]) -> list[Tensor]:
         by_name = dict(zip(self.trainable_names(), grads, strict=True))

@@ -84,7 +84,7 @@ def write_program(
         )
     parts = {
         "executable.pt2": _native_code(package),
-        "weights.safetensors": _pack({slot.name: slot.tensor for slot in bind(module).slots}),
+        "weights.safetensors": _pack({bound.name: bound.tensor for bound in bind(module).bound}),
         "optimizer.safetensors": _pack(_optimizer_tensors(module, optimizer)),
         "rng_state.safetensors": _pack({"rng_state": rng_state}),
     }
@@ -145,7 +145,7 @@ def _optimizer_tensors(
 ) -> dict[str, Tensor]:
     if optimizer is None:
         return {}
-    names = {id(slot.tensor): slot.name for slot in bind(module).parameters}
+    names = {id(bound.tensor): bound.name for bound in bind(module).parameters}
     return {
         f"{names[id(param)]}/{key}": value
         for param, state in optimizer.state.items()
@@ -194,14 +194,14 @@ class ExportedProgram:
     def fill_module(self) -> None:
         """Give the module's tensors the stored values."""
         stored, path = self._tensors("weights.safetensors"), self._path
-        slots = {slot.name: slot.tensor for slot in bind(self._module).slots}
-        if set(slots) != set(stored):
+        own = {bound.name: bound.tensor for bound in bind(self._module).bound}
+        if set(own) != set(stored):
             raise ExecutableError(
-                f"{path} holds {sorted(stored)}, the module has {sorted(slots)}; pass a module of "
+                f"{path} holds {sorted(stored)}, the module has {sorted(own)}; pass a module of "
                 "the same architecture"
             )
         with torch.no_grad():
-            for name, tensor in slots.items():
+            for name, tensor in own.items():
                 if tensor.shape != stored[name].shape or tensor.dtype != stored[name].dtype:
                     raise ExecutableError(
                         f"{name!r} is {tuple(stored[name].shape)} {stored[name].dtype} in {path}, "
@@ -211,7 +211,7 @@ class ExportedProgram:
 
     def fill_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the optimiser the stored state."""
-        by_name = {slot.name: slot.tensor for slot in bind(self._module).parameters}
+        by_name = {bound.name: bound.tensor for bound in bind(self._module).parameters}
         for key, value in self._tensors("optimizer.safetensors").items():
             name, _, field = key.rpartition("/")
             optimizer.state[by_name[name]][field] = value
@@ -235,7 +235,7 @@ class ExportedProgram:
         stored = self.program.state_dtypes
         if stored is None:
             # Versions that wrote no dtypes kept state in the dtype of the parameters.
-            params = {slot.name: slot.tensor for slot in bind(self._module).parameters}
+            params = {bound.name: bound.tensor for bound in bind(self._module).parameters}
             stored = {key: str(params[key.rpartition("/")[0]].dtype) for key in here}
         for key in sorted({*here, *stored}):
             if here.get(key) != stored.get(key):

@@ -43,7 +43,7 @@ class Executor:
         self._forms = [metadata(tensor) for tensor in self._tensors]
         self._pointers = [tensor.data_ptr() for tensor in self._tensors]
         self._trainable = self._trainable_flags()
-        self._constants = [slot.tensor.detach().clone() for slot in binding.attributes]
+        self._constants = [bound.tensor.detach().clone() for bound in binding.attributes]
         self._use_constants()
         self._sums: list[Tensor] = []
         if optimizer is not None and self._accumulates:
@@ -175,7 +175,7 @@ class Executor:
     # -- looking inside ---------------------------------------------------------------------
 
     def _anchored_parameters(self) -> list[Tensor]:
-        by_name = {p.name: slot for slot in self._binding.parameters for p in slot.places}
+        by_name = {p.name: bound for bound in self._binding.parameters for p in bound.places}
         names = update_anchors(self._options).values()
         return [by_name[name].tensor.detach().clone() for name in names]
 
@@ -210,14 +210,16 @@ class Executor:
         pointers = [tensor.data_ptr() for tensor in self._tensors]
         if not replaced and pointers == self._pointers:
             return
-        for slot, tensor, form in zip(self._binding.slots, self._tensors, self._forms, strict=True):
+        for bound, tensor, form in zip(
+            self._binding.bound, self._tensors, self._forms, strict=True
+        ):
             if metadata(tensor) != form:
                 raise ExecutableError(
-                    f"{slot.name!r} changed from {form} to {metadata(tensor)} after compilation; "
+                    f"{bound.name!r} changed from {form} to {metadata(tensor)} after compilation; "
                     "call destroy() on the program to compile again"
                 )
         if self.optimizer is not None:
-            by_name = {slot.name: slot.tensor for slot in self._binding.parameters}
+            by_name = {bound.name: bound.tensor for bound in self._binding.parameters}
             self.optimizer.follow_parameters(by_name)
         self._pointers = pointers
 
@@ -225,4 +227,4 @@ class Executor:
         """Return which parameters take part in training."""
         if self.optimizer is None:
             return []
-        return [slot.tensor.requires_grad for slot in self._binding.parameters]
+        return [bound.tensor.requires_grad for bound in self._binding.parameters]

@@ -127,11 +127,11 @@ def _modules(
     accumulated: dict[str, int] = {}
     states: dict[str, int] = {}
     saved: dict[str, int] = {}
-    for slot in step.binding.slots:
-        module = slot.name.rpartition(".")[0]
-        parameters[module] = parameters.get(module, 0) + slot.tensor.nbytes
-        accumulated[module] = accumulated.get(module, 0) + sums.get(slot.name, 0)
-        states[module] = states.get(module, 0) + state.get(slot.name, 0)
+    for bound in step.binding.bound:
+        module = bound.name.rpartition(".")[0]
+        parameters[module] = parameters.get(module, 0) + bound.tensor.nbytes
+        accumulated[module] = accumulated.get(module, 0) + sums.get(bound.name, 0)
+        states[module] = states.get(module, 0) + state.get(bound.name, 0)
     for block in timeline.peak:
         if timeline.is_saved(block) or not step.training:
             saved[block.module] = saved.get(block.module, 0) + block.size_bytes

@@ -89,29 +89,29 @@ def arrange(optimizer: torch.optim.Optimizer, binding: Binding) -> Arrangement:
     """
     groups = enumerate(optimizer.param_groups)
     group_of = {id(param): index for index, group in groups for param in group["params"]}
-    for slot in binding.attributes:
-        if id(slot.tensor) in group_of:
+    for bound in binding.attributes:
+        if id(bound.tensor) in group_of:
             raise CaptureError(
-                f"the optimiser should train {slot.name!r}, which is a plain attribute and so "
+                f"the optimiser should train {bound.name!r}, which is a plain attribute and so "
                 "a constant; make it an nn.Parameter, lists of them an nn.ParameterList"
             )
     recipe = read_recipe(optimizer)
-    slots = [slot for slot in binding.parameters if slot.tensor.requires_grad]
-    for slot in slots:
-        _check_parameter(recipe, slot.tensor, slot.name)
-    slots = [slot for slot in slots if id(slot.tensor) in group_of]
-    if not slots:
+    chosen = [bound for bound in binding.parameters if bound.tensor.requires_grad]
+    for bound in chosen:
+        _check_parameter(recipe, bound.tensor, bound.name)
+    chosen = [bound for bound in chosen if id(bound.tensor) in group_of]
+    if not chosen:
         raise OptimizerError(
             "the optimiser holds no parameter of the module that requires a gradient; build it "
             "from module.parameters() of the same module"
         )
-    params = [slot.tensor for slot in slots]
+    params = [bound.tensor for bound in chosen]
     rows: dict[tuple[int, torch.dtype, int], list[int]] = {}
     for member, (param, step) in enumerate(zip(params, read_steps(optimizer, params), strict=True)):
         key = (group_of[id(param)], _compute_dtype(param), step)
         rows.setdefault(key, []).append(member)
     arranged = tuple(Row(group, dtype, tuple(own)) for (group, dtype, _), own in rows.items())
-    names = [slot.name for slot in slots]
+    names = [bound.name for bound in chosen]
     return Arrangement(recipe, params, names, arranged, frozenset(group_of))
 
 
