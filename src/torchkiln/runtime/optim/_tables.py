@@ -38,7 +38,9 @@ class HyperTables:
     """Makes the tables of update after update; those whose numbers stay the same are kept."""
 
     def __init__(self, arrangement: Arrangement) -> None:
-        self._arrangement = arrangement
+        self._rules = arrangement.recipe.rules
+        self._rows = arrangement.rows
+        self._dtypes = arrangement.dtypes()
         self._device = arrangement.device
         self._width = _width(arrangement)
         self._kept: dict[str, tuple[Any, Tensor]] = {}
@@ -56,19 +58,18 @@ class HyperTables:
         updates = []
         for ahead in range(1, num_updates + 1):
             tables = [
-                self._table(str(dtype), self._rows(hyper, steps, ahead, dtype), dtype)
-                for dtype in self._arrangement.dtypes()
+                self._table(str(dtype), self._numbers(hyper, steps, ahead, dtype), dtype)
+                for dtype in self._dtypes
             ]
             updates.append([*tables, self._table("scalars", scalars, torch.float32)])
         return updates
 
-    def _rows(
+    def _numbers(
         self, hyper: Hyper, steps: list[int], ahead: int, dtype: torch.dtype
     ) -> list[list[float]]:
-        rules = self._arrangement.recipe.rules
         numbers = [
-            rules[row.group].hyper(hyper.groups[row.group], step + ahead)
-            for row, step in zip(self._arrangement.rows, steps, strict=True)
+            self._rules[row.group].hyper(hyper.groups[row.group], step + ahead)
+            for row, step in zip(self._rows, steps, strict=True)
             if row.dtype == dtype
         ]
         return [row + [0.0] * (self._width - len(row)) for row in numbers]
