@@ -3,6 +3,8 @@
 Translation only: what a name does is described in docs/poptorch.md, where it is done is torchkiln.
 """
 
+import sys
+
 from poptorch import enums, optim, options, poptorch_core, profiling
 from poptorch._args import (
     ICustomArgParser,
@@ -28,9 +30,9 @@ from poptorch._errors import (
     createPoptorchError,
 )
 from poptorch._executor import PoplarExecutor, inferenceModel, trainingModel
-from poptorch._export import load
 from poptorch._hardware import ipuHardwareIsAvailable, ipuHardwareVersion
 from poptorch._hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch._loading import load
 from poptorch._logging import logger, setLogLevel
 from poptorch._ops import (
     CPU,
@@ -51,6 +53,7 @@ from poptorch._ops import (
     set_overlap_for_input,
     set_overlap_for_output,
 )
+from poptorch._option_files import let_files_name
 from poptorch._scopes import (
     Attribute,
     MultiConv,
@@ -88,6 +91,7 @@ from poptorch.enums import (
 from poptorch.options import Options, TensorLocationSettings
 
 warn_if_shadowing()
+let_files_name(poptorch=sys.modules[__name__])
 registerGeometricCustomArgParsers()
 
 __all__ = [

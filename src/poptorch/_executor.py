@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from poptorch import _context, _export
+from poptorch import _context, _export, optim
 from poptorch._blocks import module_repr
 from poptorch._errors import Error, translated
 from poptorch._inspection import Inspection
@@ -63,8 +63,6 @@ class PoplarExecutor(Inspection):
                 self._program = runtime.inference_model(executed, settings)
             return
         if optimizer is None:
-            from poptorch import optim
-
             optimizer = optim.SGD(model.parameters(), lr=0.01)
         self._link.check(optimizer, compiled=False)
         self._link.take(optimizer)
@@ -234,8 +232,17 @@ class PoplarExecutor(Inspection):
             save_rng_state: Also write the state of torch's generator.
         """
         self._require_compiled()
-        _export.save_executor(
-            self, filename, export_model=export_model, save_rng_state=save_rng_state
+        parts = {
+            "model": self._user_model,
+            "options": self._options,
+            "optimizer": self._link.optimizer,
+            "training": self._training,
+        }
+        _export.save_program(
+            self._program,
+            filename,
+            parts=parts if export_model else None,
+            save_rng_state=save_rng_state,
         )
 
     def compileAndExport(
@@ -251,7 +258,9 @@ class PoplarExecutor(Inspection):
 
     def loadExecutable(self, filename: str | os.PathLike[str]) -> None:
         """Use the program of a file that was saved for the same module."""
-        _export.load_executable(self, filename)
+        module, optimizer = self._program.module, self._link.optimizer
+        options = self._options._to_torchkiln()
+        self._adopt_program(_export.load_executable(filename, module, optimizer, options))
 
     def __reduce__(self) -> Any:
         if self._training:

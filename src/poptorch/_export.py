@@ -12,134 +12,81 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from poptorch._errors import Error, translated
 from poptorch._logging import logger
-from poptorch._option_store import require
 from poptorch._version import __version__
-from poptorch.enums import ConnectionType
-from poptorch.options import Options
-from torchkiln import runtime
+from torchkiln import core, runtime
 from torchkiln.core import ScratchDirectory, atomic_path, check_trusted, is_shared, parse_json
 from torchkiln.data import find_unpicklable
-
-if TYPE_CHECKING:
-    from poptorch._executor import PoplarExecutor
 
 _DESCRIPTION, _PROGRAM, _MODEL = "poptorch.json", "program.torchkiln", "model.pt"
 
 
-def save_executor(
-    executor: PoplarExecutor,
+def save_program(
+    program: runtime.Program,
     filename: str | os.PathLike[str],
     *,
-    export_model: bool,
+    parts: dict[str, Any] | None,
     save_rng_state: bool,
 ) -> None:
-    """Write a compiled model to `filename` in one step."""
+    """Write a compiled program to `filename` in one step, with `parts` to make its model again."""
     path = Path(filename)
     if path.is_dir():
         logger.warning("%s is a directory; saving to model.poptorch in it", path)
         path = path / "model.poptorch"
     description = {
         "version": __version__,
-        "has_model": export_model,
+        "has_model": parts is not None,
         "has_rng_state": save_rng_state,
     }
     with translated(), _scratch() as directory:
-        program = directory / _PROGRAM
-        executor._program.export(program)
+        exported = directory / _PROGRAM
+        program.export(exported)
         own = not is_shared(path)
         with atomic_path(path, own=own) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             archive.writestr(_DESCRIPTION, json.dumps(description))
-            archive.write(program, _PROGRAM)
-            if export_model:
-                archive.writestr(_MODEL, _to_bytes(_parts(executor)))
+            archive.write(exported, _PROGRAM)
+            if parts is not None:
+                archive.writestr(_MODEL, _to_bytes(parts))
 
 
-def load(
-    filename: str | os.PathLike[str], edit_opts_fn: Callable[[Options], Any] | None = None
-) -> PoplarExecutor:
-    """Return the model of a file that `save` or `compileAndExport` wrote, ready to run.
-
-    The file is executed (native code and pickle): load only files that you trust.
-
-    Args:
-        filename: The file.
-        edit_opts_fn: May change the options first; what the program was compiled for stays.
-
-    Raises:
-        AssertionError: if the file is of another version, or holds no model.
-        Error: if it is no such file.
-    """
-    from poptorch._executor import PoplarExecutor
-
-    with _open(filename) as archive:
-        description = _read_description(archive, filename)
-        require(
-            description["version"] == __version__,
-            f"{filename} was written by another version of poptorch",
-            description["version"],
-            __version__,
-        )
-        require(
-            description["has_model"],
-            f"{filename} holds no model",
-            "export_model=False",
-            "a file saved with export_model=True, or loadExecutable on a wrapped model",
-        )
-        parts = _read_model(archive, filename)
-        options = parts["options"].clone()
-        _go_online(options)
-        if edit_opts_fn is not None:
-            edit_opts_fn(options)
-        executor = PoplarExecutor(
-            parts["model"], options, parts["training"], optimizer=parts["optimizer"]
-        )
-        _install(executor, archive, description)
-    return executor
-
-
-def load_executable(executor: PoplarExecutor, filename: str | os.PathLike[str]) -> None:
-    """Give a wrapped model the program of a file; the model keeps its weights."""
-    with _open(filename) as archive:
-        description = _read_description(archive, filename)
-        module = executor._program.module
+def load_executable(
+    filename: str | os.PathLike[str],
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    options: core.Options,
+) -> runtime.Program:
+    """Return the program of a file for a module, which keeps its weights."""
+    with opened(filename) as archive:
+        description = read_description(archive, filename)
         weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
         try:
-            _install(executor, archive, description)
+            return read_program(archive, description, module, optimizer, options)
         finally:
             module.load_state_dict(weights)
 
 
-def _parts(executor: PoplarExecutor) -> dict[str, Any]:
-    return {
-        "model": executor._user_model,
-        "options": executor._options,
-        "optimizer": executor._link.optimizer,
-        "training": executor._training,
-    }
-
-
-def _install(
-    executor: PoplarExecutor, archive: zipfile.ZipFile, description: dict[str, Any]
-) -> None:
+def read_program(
+    archive: zipfile.ZipFile,
+    description: dict[str, Any],
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    options: core.Options,
+) -> runtime.Program:
+    """Return the program of an opened file, its weights in `module`."""
     random_state = torch.get_rng_state()
     with translated(), _scratch() as directory:
-        program = runtime.load(
-            _extract_program(archive, directory),
-            executor._program.module,
-            executor._link.optimizer,
-            executor._options._to_torchkiln(),
-        )
-    executor._adopt_program(program)
+        program = runtime.load(_extract_program(archive, directory), module, optimizer, options)
     if not description["has_rng_state"]:
         torch.set_rng_state(random_state)
+    return program
 
 
 @contextlib.contextmanager
@@ -153,7 +100,7 @@ def _scratch() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _open(filename: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
+def opened(filename: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     """Yield a file of `save`, every part of which has its checksum."""
     with contextlib.ExitStack() as stack:
         try:
@@ -170,7 +117,8 @@ def _open(filename: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-def _read_description(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:
+def read_description(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:
+    """Return the version of the file, and what is in it."""
     try:
         description = parse_json(archive.read(_DESCRIPTION), _DESCRIPTION)
     except Exception as error:  # as above; also for an archive without it
@@ -181,7 +129,8 @@ def _read_description(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]
     return description
 
 
-def _read_model(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:
+def read_model(archive: zipfile.ZipFile, filename: Any) -> dict[str, Any]:
+    """Return the model, options, optimiser and kind that were pickled."""
     try:
         parts = torch.load(io.BytesIO(archive.read(_MODEL)), weights_only=False)
         missing = {"model", "options", "optimizer", "training"} - set(parts)
@@ -210,13 +159,6 @@ def _no_such_file(filename: Any, reason: object) -> Error:
         f"{filename} is not a file of PoplarExecutor.save, or it is damaged: {reason}; save it "
         "again"
     )
-
-
-def _go_online(options: Options) -> None:
-    """Remove the marks of a compile-only target: whoever loads a program wants to run it."""
-    options.deleteIfExists("ipu_version")
-    if options.connection_type == ConnectionType.Never:
-        options.connectionType(ConnectionType.Always)
 
 
 def _to_bytes(parts: dict[str, Any]) -> bytes:

@@ -97,7 +97,7 @@ def cond(
     _require_tensor_list(then_inps)
     _require_tensor_list(else_inps)
     _require_inference("cond")
-    if not runtime.is_capturing():
+    if not runtime.is_inside_program():
         body, inputs = (then_body, then_inps) if bool(condition) else (else_body, else_inps)
         results = body(*(tensor.clone() for tensor in inputs))
         return [results] if isinstance(results, Tensor) else list(results)
@@ -247,8 +247,8 @@ class CPU:
 
 
 def isRunningOnIpu() -> bool:
-    """Return whether an executor is capturing or running forward right now."""
-    return runtime.is_capturing()
+    """Return whether this is forward of a wrapped model, being recorded or run."""
+    return runtime.is_inside_program()
 
 
 def require_tensor(name: str, value: Any) -> None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import enum
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from poptorch import enums
 from poptorch._errors import ConfigFileError
+from poptorch._option_store import OptionStore
 from torchkiln.core import OptionsError, StoreError, parse_json, read_text
 
-if TYPE_CHECKING:
-    from poptorch.options import Options
+# What files of setter calls may name.
+_scope: dict[str, Any] = {"torch": torch}
 
 
-def apply_json(options: Options, string: str, source: str) -> None:
+def let_files_name(**modules: Any) -> None:
+    """Put modules into the scope of files of setter calls, under these names."""
+    _scope.update(modules)
+
+
+def apply_json(options: OptionStore, string: str, source: str) -> None:
     """Call the setters that a JSON object names; `source` says in errors where it came from.
 
     Raises:
@@ -42,15 +48,13 @@ def apply_json(options: Options, string: str, source: str) -> None:
             raise ValueError(f"{source}: {name} does not take {argument!r} ({error})") from error
 
 
-def apply_file(options: Options, filepath: str | os.PathLike[str]) -> None:
+def apply_file(options: OptionStore, filepath: str | os.PathLike[str]) -> None:
     """Execute a file of setter calls, one a line, with `poptorch` and `torch` in scope.
 
     Raises:
         ConfigFileError: if it is no text, or a line cannot be executed.
         FileNotFoundError: if it is not there.
     """
-    import poptorch
-
     path = Path(filepath)
     if not path.exists():
         raise FileNotFoundError(f"there is no file of options {path}")
@@ -62,7 +66,7 @@ def apply_file(options: Options, filepath: str | os.PathLike[str]) -> None:
     effective = [line for line in lines if line and not line.startswith("#")]
     for number, line in enumerate(effective, start=1):
         try:
-            exec(f"options.{line}", {"poptorch": poptorch, "torch": torch, "options": options})
+            exec(f"options.{line}", {**_scope, "options": options})
         except Exception as error:
             raise ConfigFileError(
                 f"{type(error).__name__} at line {number} of {path.name}: {error}\n> {line}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from poptorch._option_store import OptionStore
 from poptorch._strategies import PipelinedExecution
 from poptorch.enums import (
     CommGroupType,
@@ -14,9 +15,6 @@ from poptorch.enums import (
     SyncPattern,
 )
 from torchkiln import core
-
-if TYPE_CHECKING:
-    from poptorch.options import Options
 
 _OUTPUT_MODES = {
     OutputMode.Final: core.OutputMode.FINAL,
@@ -75,7 +73,7 @@ def defaults() -> dict[str, Any]:
     }
 
 
-def to_torchkiln(options: Options) -> core.Options:
+def to_torchkiln(options: OptionStore) -> core.Options:
     """Return the equivalent Torchkiln options, with everything untranslated under `recorded`."""
     training = options.Training
     popart = options._Popart.options
@@ -107,7 +105,7 @@ def to_torchkiln(options: Options) -> core.Options:
     )
 
 
-def recorded(options: Options) -> dict[str, Any]:
+def recorded(options: OptionStore) -> dict[str, Any]:
     """Return the settings that were changed but mean nothing on this device."""
     initial = defaults()
     result = {

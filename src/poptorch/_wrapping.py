@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -14,17 +14,25 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from poptorch._errors import Error
 
-if TYPE_CHECKING:
-    from poptorch._executor import PoplarExecutor
-
 M = TypeVar("M", bound=nn.Module)
+
+
+class Owner(Protocol):
+    """What a wrapped module asks of the executor that trains it."""
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Return whether weights had to be copied."""
+        ...
+
+    def destroy(self) -> None:
+        """Drop the program and un-wrap the module."""
 
 
 class _WrappedModel:
     """Mixed into the class of a module while a training executor uses it."""
 
     __slots__ = ()
-    _poptorch_executor: weakref.ref[PoplarExecutor]
+    _poptorch_executor: weakref.ref[Owner]
     _poptorch_class: type[nn.Module]
 
     def copyWeightsToHostIfNeeded(self) -> bool:
@@ -59,7 +67,7 @@ def original_class(module: nn.Module) -> type:
     return module._poptorch_class if isinstance(module, _WrappedModel) else type(module)
 
 
-def wrap(module: nn.Module, executor: PoplarExecutor) -> None:
+def wrap(module: nn.Module, executor: Owner) -> None:
     """Mark `module` as being trained by `executor`.
 
     Raises:

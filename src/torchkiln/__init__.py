@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchkiln.core import Reduction as Reduction
     from torchkiln.core import ShapeChanged as ShapeChanged
     from torchkiln.core import TorchkilnError as TorchkilnError
+    from torchkiln.core import __version__ as __version__
     from torchkiln.data import DataLoader as DataLoader
     from torchkiln.runtime import LAMB as LAMB
     from torchkiln.runtime import Program as Program
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from torchkiln.runtime import load as load
     from torchkiln.runtime import register_container as register_container
     from torchkiln.runtime import training_model as training_model
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "torchkiln.checkpoints": ("CheckpointStore",),
@@ -48,6 +47,7 @@ _HOMES = {
         "Reduction",
         "ShapeChanged",
         "TorchkilnError",
+        "__version__",
     ),
     "torchkiln.data": ("DataLoader",),
     "torchkiln.runtime": (
@@ -62,7 +62,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *sorted(_HOME_OF)]
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from torchkiln.commands._data import (
     data_qm9,
     data_water,
 )
-from torchkiln.core import OptionsError, TorchkilnError, run_stoppable
+from torchkiln.core import OptionsError, TorchkilnError, __version__, run_stoppable
 
 
 def bench_steps(
@@ -232,7 +232,6 @@ def main(args: list[str] | None = None) -> int:
 def _run(args: list[str]) -> int:
     from jsonargparse import CLI
 
-    import torchkiln
     from torchkiln.bench._config_flags import check_config_flags
 
     if args[:2] == ["bench", "cosmic"]:
@@ -255,7 +254,7 @@ def _run(args: list[str]) -> int:
             args=_with_flag_values(check_config_flags(args)),
             as_positional=False,
             prog="torchkiln",
-            version=torchkiln.__version__,
+            version=__version__,
             description="Torchkiln: shape freely, fire once. Whole training steps, compiled once.",
         )
     except RecursionError:

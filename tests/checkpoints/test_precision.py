@@ -21,7 +21,7 @@ from torchkiln.checkpoints import (
 )
 from torchkiln.core import ExecutableError, OptimizerError, Options
 from torchkiln.runtime import LAMB, load, training_model
-from torchkiln.runtime.optim._optimizers import read_recipe
+from torchkiln.runtime.optim._recipe import read_recipe
 from torchkiln.runtime.optim._update_rules import LAMBRule
 
 HALF = torch.float16

@@ -76,12 +76,12 @@ def test_without_images_the_program_says_what_to_do(run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.inductor
 def test_a_second_start_compiles_nothing(run, monkeypatch, tmp_path):
-    from torchkiln.runtime.compile import _inductor
+    from torchkiln.runtime.compile import _tracing
 
     monkeypatch.setenv("TORCHKILN_BACKEND", "inductor")
     monkeypatch.setenv("POPTORCH_CACHE_DIR", str(tmp_path / "cache"))
     arguments = ("--shapes", "800", "--epochs", "1")
-    with mock.patch.object(_inductor, "build_package", wraps=_inductor.build_package) as build:
+    with mock.patch.object(_tracing, "build_package", wraps=_tracing.build_package) as build:
         losses, _ = run("pytorch_ipu", *arguments)
         assert build.call_count == 2  # training and evaluation
         again, _ = run("pytorch_ipu", *arguments)

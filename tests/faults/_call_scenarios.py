@@ -24,7 +24,7 @@ from torchkiln.datasets.molecules._molecules import Molecules
 from torchkiln.graphs import GraphStore
 from torchkiln.packing import PackPlan, pack
 from torchkiln.runtime.cache._cache import ExecutableCache
-from torchkiln.runtime.compile._builder import _keep
+from torchkiln.runtime.compile._tracing import _keep
 
 
 def _tensor_values(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from _damage_to_files import Kept, same
 
 from torchkiln import Options
 from torchkiln.core import TorchkilnError
+from torchkiln.runtime.execute._executable import Executable
 
 KEPT_THINGS: dict[str, Callable[[Path], Kept]] = {}
 
@@ -150,7 +151,7 @@ class _Line(torch.nn.Module):
         return y, torch.nn.functional.mse_loss(y, torch.ones_like(y))
 
 
-class _NotLoaded:
+class _NotLoaded(Executable):
     """Stands for native code: keeps the bytes that would have been loaded."""
 
     loaded = b""
@@ -158,7 +159,7 @@ class _NotLoaded:
     def __init__(self, package: Path, *_rest: Any) -> None:
         type(self).loaded = Path(package).read_bytes()
 
-    def entry(self, name: str) -> str:
+    def entry(self, name: str) -> Any:
         return name
 
 

@@ -21,7 +21,7 @@ import poptorch
 import torchkiln
 from torchkiln.core import CompileError, TorchkilnError
 from torchkiln.ops._native import load_native
-from torchkiln.runtime.compile import _export, _inductor
+from torchkiln.runtime.compile import _export, _inductor, _tracing
 from torchkiln.runtime.compile._progress import CompileProgress
 
 
@@ -89,7 +89,7 @@ class NativeFind(Scenario):
 
     def operate(self, folder: Path) -> Any:
         again = CompileError("compiled again")
-        with mock.patch.object(_inductor, "build_package", side_effect=again):
+        with mock.patch.object(_tracing, "build_package", side_effect=again):
             try:
                 return compiled(folder)(batch()).tolist()
             except CompileError as error:

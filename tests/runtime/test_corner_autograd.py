@@ -12,7 +12,7 @@ from _parity import assert_like_eager
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torchkiln.runtime import identity_loss, inference_model, is_capturing, training_model
+from torchkiln.runtime import identity_loss, inference_model, is_inside_program, training_model
 
 # -- randomness ------------------------------------------------------------------------------------
 
@@ -209,18 +209,18 @@ def test_caller_may_be_inside_inference_mode(make, options):
     copy.deepcopy(module.state_dict())
 
 
-def test_is_capturing_only_inside_forward(options):
+def test_is_inside_program_only_inside_forward(options):
     seen = []
 
     class Asking(MLP):
         def forward(self, x, y):
-            seen.append(is_capturing())
+            seen.append(is_inside_program())
             return super().forward(x, y)
 
     program = training_model(Asking(), options)
     program(vectors(), labels())
     assert seen == [True]
-    assert not is_capturing()
+    assert not is_inside_program()
 
 
 def test_parameters_get_no_grad_attribute(options):

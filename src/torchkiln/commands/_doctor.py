@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from torchkiln.commands import _doctor_caches, _doctor_machine, _doctor_pools, _doctor_versions
 from torchkiln.commands._findings import Finding
 
 Probe = Callable[[], Iterable[Finding]]
@@ -55,13 +56,6 @@ def run_probe(title: str, probe: Probe) -> list[Finding]:
 
 
 def _probes() -> dict[str, Probe]:
-    from torchkiln.commands import (
-        _doctor_caches,
-        _doctor_machine,
-        _doctor_pools,
-        _doctor_versions,
-    )
-
     return {
         "Versions": _doctor_versions.required_packages,
         "Optional packages": _doctor_versions.optional_packages,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torchkiln.commands._findings import Finding
 from torchkiln.core import Options
+from torchkiln.core._own_code import SOURCES
 
 _SECONDS_PER_FOLDER = 1.0
 _LEAST_FREE_BYTES = 2 * 2**30
@@ -109,10 +110,8 @@ def _folder(what: str, path: Path, clear: str, *, skip: tuple[Path, ...] = ()) -
 
 def _numba() -> Finding:
     """Numba keeps compiled loops beside the source files, or where NUMBA_CACHE_DIR says."""
-    import torchkiln
-
     named = os.environ.get("NUMBA_CACHE_DIR")
-    folder = Path(named) if named else Path(torchkiln.__file__).parent
+    folder = Path(named) if named else SOURCES / "torchkiln"
     size, complete = folder_size(folder, keep=lambda name: name.endswith(_NUMBA_SUFFIXES))
     return Finding(
         "Numba's loops",

@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from torchkiln.commands._findings import Finding
+from torchkiln.core import __version__
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -23,9 +24,7 @@ _OPTIONAL = {
 
 def required_packages() -> Iterator[Finding]:
     """Yield the versions that matter, and every requirement that is not met."""
-    import torchkiln
-
-    yield Finding("torchkiln", torchkiln.__version__)
+    yield Finding("torchkiln", __version__)
     yield Finding("Python", platform.python_version())
     for requirement in _requirements():
         version = _version_of(requirement.name)

@@ -7,11 +7,12 @@ import os
 import sys
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from torchkiln.commands._plan_picture import draw_plan
+from torchkiln.commands._plan_report import PlanReport
 from torchkiln.commands._plan_sizes import Sizes, read_sizes
 from torchkiln.core import OptionsError
 from torchkiln.packing import ALGORITHMS, PackPlan, choose_slots, pack
@@ -22,33 +23,6 @@ _PICTURES = (".png", ".svg", ".pdf")
 # The curve over limits plans a sample: a person sees no difference.
 _CURVE_GRAPHS = 30_000
 _CURVE_POINTS = 9
-
-
-@dataclass(frozen=True, slots=True)
-class PlanReport:
-    """What the command found out.
-
-    Args:
-        title: What was planned.
-        sizes: Sizes of the graphs, by axis.
-        plans: A plan by each algorithm, with the same slots.
-        seconds: How long each took.
-        chosen: Name of the algorithm that the picture shows.
-        padded: Share of slots used if every graph is padded to the largest, by axis.
-        curve: Batch sizes, in slots of the first axis, and the share used on each axis.
-    """
-
-    title: str
-    sizes: Sizes
-    plans: dict[str, PackPlan]
-    seconds: dict[str, float]
-    chosen: str
-    padded: dict[str, float]
-    curve: list[tuple[int, dict[str, float]]]
-
-    @property
-    def plan(self) -> PackPlan:
-        return self.plans[self.chosen]
 
 
 def run_plan(
@@ -94,8 +68,6 @@ def run_plan(
             report.plan.save(save)
             sys.stderr.write(f"wrote {save}\n")
         if picture is not None:
-            from torchkiln.commands._plan_picture import draw_plan
-
             draw_plan(report, picture)
             sys.stderr.write(f"wrote {picture}\n")
     except OSError as error:

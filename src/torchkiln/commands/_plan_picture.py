@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from torchkiln.commands._plan_report import PlanReport
 from torchkiln.core import atomic_path
-
-if TYPE_CHECKING:
-    from torchkiln.commands._plan import PlanReport
 
 _COLORS = ("#0b6e99", "#d9730d", "#0f7b6c", "#6940a5")
 _GRAY = "#8a8a8a"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchkiln.commands._predictions import Predictions
 from torchkiln.core import Options, OptionsError
 
 if TYPE_CHECKING:
@@ -19,29 +19,6 @@ if TYPE_CHECKING:
     from torchkiln.datasets import Molecules
 
 _OUTPUTS = (".csv", ".extxyz", ".xyz")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Predictions:
-    """What the table, the closing line and the output file are made of.
-
-    Attributes:
-        molecules: Of all files, in order.
-        files: The file of each molecule.
-        frames: Its number in that file, from 1.
-        values: What the model says, in `unit`.
-        references: What the files say about the same target; NaN where they say nothing.
-        target: Name of the property.
-        unit: Of `values` and `references`.
-    """
-
-    molecules: Molecules
-    files: list[str]
-    frames: list[int]
-    values: NDArray[np.float64]
-    references: NDArray[np.float64]
-    target: str
-    unit: str
 
 
 def predict_files(

@@ -63,9 +63,11 @@ from torchkiln.core._trust import (
     is_shared,
     private_folder,
 )
+from torchkiln.core._version import __version__
 from torchkiln.core._warnings import warn_user
 
 __all__ = [
+    "__version__",
     # options
     "Anchor",
     "Backend",

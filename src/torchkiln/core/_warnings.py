@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from pathlib import Path
 
-_SOURCES = Path(__file__).resolve().parents[2]
-_PACKAGES = ("torchkiln", "poptorch", "poptorch_geometric")
+from torchkiln.core._own_code import OWN_FOLDERS
+
 # Entering a context of ours passes through Python's own file.
-_OWN = (*(str(_SOURCES / name) + "/" for name in _PACKAGES), contextlib.__file__)
+_OWN = (*(f"{folder}/" for folder in OWN_FOLDERS), contextlib.__file__)
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

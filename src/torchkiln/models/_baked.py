@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+import abc
 import copy
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torchkiln.models._schnet import SchNet
+from torchkiln.models._interaction import Convolve
+
+
+class TabulatedModel(nn.Module):
+    """A SchNet as `BakedSchNet` sees it: convolutions take the tables that they are given."""
+
+    num_interactions: int
+    embedding: nn.Embedding
+
+    @abc.abstractmethod
+    def tables(self, *, in_float64: bool = False) -> tuple[Tensor, ...]:
+        """Return the splines of each interaction's filters."""
+
+    @abc.abstractmethod
+    def table_convolution(
+        self,
+        tables: tuple[Tensor, ...],
+        edge_index: Tensor,
+        edge_weight: Tensor,
+        batch: Tensor,
+        edge_ways: Tensor | None,
+    ) -> Convolve:
+        """Return convolutions with filters whose splines are `tables`."""
+
+    @abc.abstractmethod
+    def evaluate(
+        self, z: Tensor, batch: Tensor, convolve: Convolve, num_graphs: int, pos: Tensor | None
+    ) -> Tensor:
+        """Return predictions, with convolutions that are given as a function."""
 
 
 @final
@@ -23,12 +51,12 @@ class BakedSchNet(nn.Module):
 
     tables: Tensor
 
-    def __init__(self, model: SchNet) -> None:
+    def __init__(self, model: TabulatedModel) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self.register_buffer("tables", self._compute_tables(), persistent=False)
 
-    def refresh(self, model: SchNet) -> None:
+    def refresh(self, model: TabulatedModel) -> None:
         """Take over the present weights of `model`, which has the same sizes."""
         self.model.load_state_dict(model.state_dict())
         self.tables.copy_(self._compute_tables())

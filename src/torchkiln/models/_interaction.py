@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 from torch import Tensor, nn
 
 from torchkiln.models._filters import FilterNetwork
 from torchkiln.ops import Layer, softplus_mlp
+
+# Number of an interaction and features that its messages are made of -> sums of messages.
+Convolve = Callable[[int, Tensor], Tensor]
 
 
 def reset_linear(layer: nn.Linear) -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal, cast, final
+from typing import Literal, cast, final
 
 import torch
 from torch import Tensor, nn
 
 from torchkiln.core import ArgumentError, OptionsError
+from torchkiln.models._baked import BakedSchNet, TabulatedModel
 from torchkiln.models._elements import NUM_ELEMENTS, atomic_masses, element_rows
 from torchkiln.models._filters import GaussianSmearing, cosine_cutoff
 from torchkiln.models._grid import FilterGrid, knots_for
-from torchkiln.models._interaction import Interaction, as_layer, reset_linear
+from torchkiln.models._interaction import Convolve, Interaction, as_layer, reset_linear
 from torchkiln.ops import cfconv, cfconv_table, segment_sum, softplus_mlp
 
-if TYPE_CHECKING:
-    from torchkiln.models._baked import BakedSchNet
-
-# Number of an interaction and features that its messages are made of -> sums of messages.
-Convolve = Callable[[int, Tensor], Tensor]
 FilterForm = Literal["exact", "table", "auto"]
 # A table costs some evaluations of the filter network, exact filters one for each edge, and splines
 # are not free either: with fewer edges than this for each evaluation, exact is faster.
@@ -28,7 +23,7 @@ _EDGES_PER_EVALUATION = 4
 
 
 @final
-class SchNet(nn.Module):
+class SchNet(TabulatedModel):
     """SchNet with pre-computed edges and static shapes.
 
     Arguments, results and `state_dict` are those of `torch_geometric.nn.models.SchNet`: weights
@@ -324,8 +319,6 @@ class SchNet(nn.Module):
 
     def bake(self) -> BakedSchNet:
         """Return a copy for inference whose tables are computed now, once."""
-        from torchkiln.models._baked import BakedSchNet
-
         return BakedSchNet(self)
 
     def extra_repr(self) -> str:

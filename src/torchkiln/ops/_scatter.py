@@ -1,8 +1,8 @@
 """Sums and extremes of rows by index, for programs: no atomics, the same bits for any threads.
 
-Programs get these operators from a pass over their recorded graph (`runtime/_aggregation.py`),
-where derivatives are recorded already; so they have none of their own. Outside programs use
-`torch.index_add`, or `segment_sum` for rows in order.
+Programs get these operators from a pass over their recorded graph (`_aggregation.py` in
+`runtime/passes`), where derivatives are recorded already; so they have none of their own. Outside
+programs use `torch.index_add`, or `segment_sum` for rows in order.
 """
 
 from __future__ import annotations

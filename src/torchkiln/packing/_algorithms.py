@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from torchkiln.core import OptionsError
+from torchkiln.packing._histogram import pack_histogram
 from torchkiln.packing._sizes import Integers
 
 AlgorithmName = Literal["next_fit", "best_fit", "lpfhp"]
@@ -58,8 +59,6 @@ def _best_fit(sizes: Integers, capacities: Integers) -> tuple[Integers, Integers
 
 
 def _lpfhp(sizes: Integers, capacities: Integers) -> tuple[Integers, Integers]:
-    from torchkiln.packing._histogram import pack_histogram
-
     return pack_histogram(sizes, capacities)
 
 

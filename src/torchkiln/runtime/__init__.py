@@ -2,10 +2,10 @@
 
 from torchkiln.data import register_container
 from torchkiln.runtime._hooks import add_compile_hook
+from torchkiln.runtime._loading import load_program as load
 from torchkiln.runtime._program import Program, inference_model, training_model
 from torchkiln.runtime.capture._losses import identity_loss
-from torchkiln.runtime.capture._step import is_capturing
-from torchkiln.runtime.compile._export import load_program as load
+from torchkiln.runtime.capture._step import is_inside_program
 from torchkiln.runtime.memory._report import MemoryReport
 from torchkiln.runtime.optim._lamb import LAMB
 from torchkiln.runtime.recompute._modules import keep_activation
@@ -17,7 +17,7 @@ __all__ = [
     "add_compile_hook",
     "identity_loss",
     "inference_model",
-    "is_capturing",
+    "is_inside_program",
     "keep_activation",
     "load",
     "register_container",

@@ -134,7 +134,7 @@ def test_the_cache_tells_dtypes_of_state_apart():
         optimizer.state_dtypes = {"exp_avg": dtype}
         program = training_model(module, Options(show_progress=False), optimizer)
         step, _, _ = program._begin(batch(torch.float16), {})
-        keys.add(_fast_key(step, program._bind_optimizer(step), torch.device("cpu")))
+        keys.add(_fast_key(step, program._arrange(step), torch.device("cpu")))
     assert None not in keys
     assert len(keys) == 2
 

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchkiln.core import Options
 from torchkiln.runtime import training_model
 from torchkiln.runtime.capture._capture import Entry, capture
+from torchkiln.runtime.optim._tables import empty_tables
 from torchkiln.runtime.passes._layouts import move_to_channels_last
 
 aten = torch.ops.aten
@@ -38,11 +39,11 @@ def captured_step() -> tuple[Entry, list[Tensor]]:
     program = training_model(module, Options(backend="capture", show_progress=False))
     example = (torch.randn(2, 3, 8, 8), torch.tensor([0, 3]))
     step, _, batch = program._begin(example, {})
-    optimizer = program._bind_optimizer(step)
-    assert optimizer is not None
-    entry = capture(step, batch, optimizer).entries["step"]
-    own = [slot.tensor.detach() for slot in step.binding.slots]
-    tables = [torch.ones(table.shape) for table in optimizer.next_hyper(1)[0]]
+    arrangement = program._arrange(step)
+    assert arrangement is not None
+    entry = capture(step, batch, arrangement).entries["step"]
+    own = [bound.tensor.detach() for bound in step.binding.bound]
+    tables = [torch.ones(table.shape) for table in empty_tables(arrangement)]
     return entry, [*own, *tables, *batch]
 
 

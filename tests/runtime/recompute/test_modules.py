@@ -57,7 +57,7 @@ def train(module: nn.Module, options: Options, calls: int = 3) -> tuple[list[Ten
 def num_products(program: Program) -> int:
     """Return how many matrix products a captured step has."""
     step, _, micro_batch = program._begin(batch(), {})
-    captured = capture(step, micro_batch, program._bind_optimizer(step))
+    captured = capture(step, micro_batch, program._arrange(step))
     (graph,) = [entry.graph for entry in captured.entries.values()]
     return len(graph.graph.find_nodes(op="call_function", target=torch.ops.aten.addmm.default))
 

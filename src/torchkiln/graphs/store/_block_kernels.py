@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from torchkiln.graphs.batches._collate_kernels import read_integer
-from torchkiln.graphs.store._blocks import BLOCK_BYTES
+from torchkiln.graphs.store._block_size import BLOCK_BYTES
 
 
 @njit(cache=True)

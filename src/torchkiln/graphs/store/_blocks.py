@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from torchkiln.core import StoreError
+from torchkiln.graphs.store._block_size import BLOCK_BYTES
 
-# Small, so that the first shuffled batch, whose graphs lie all over the files, comes soon.
-BLOCK_BYTES = 2**16
 CHECKSUM_DTYPE = np.dtype("<u8")
 REMEDY = "build the store again (GraphStore.build(..., overwrite=True))"
 # Compared at a time: lists of all blocks of a large store would take much memory.

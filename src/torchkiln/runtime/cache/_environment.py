@@ -7,15 +7,13 @@ import hashlib
 import os
 import platform
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
-import torchkiln
-from torchkiln.core import cpu_features
+from torchkiln.core import __version__, cpu_features
+from torchkiln.core._own_code import OWN_PACKAGES, SOURCES
 
-_PACKAGES = ("torchkiln", "poptorch", "poptorch_geometric")
 # Python, and what is compiled of ours into steps.
 _SOURCES = (".py", ".c", ".cpp", ".h")
 
@@ -27,8 +25,8 @@ def _own_sources() -> str:
     Names count too, so that code that moves between files is not taken for the same.
     """
     digest = hashlib.sha256()
-    home = str(Path(torchkiln.__file__).parent.parent)
-    for package in _PACKAGES:
+    home = str(SOURCES)
+    for package in OWN_PACKAGES:
         for folder, below, names in os.walk(os.path.join(home, package)):
             below[:] = sorted(name for name in below if name != "__pycache__")
             for name in sorted(names):
@@ -43,7 +41,7 @@ def _own_sources() -> str:
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return versions, hardware and process-wide settings as plain values."""
     values: dict[str, Any] = {
-        "torchkiln": torchkiln.__version__,
+        "torchkiln": __version__,
         "sources": _own_sources(),
         "torch": torch.__version__,
         "python": sys.version_info[:3],

@@ -26,12 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import torchkiln
+from torchkiln.core._own_code import OWN_FOLDERS
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _SITE = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
-_OWN = str(Path(torchkiln.__file__).resolve().parent)
-_FACADES = tuple(str(Path(_OWN).parent / name) for name in ("poptorch", "poptorch_geometric"))
 
 # Names in code whose results no digest of the code can foresee.
 _UNFORESEEABLE = frozenset(
@@ -343,7 +341,7 @@ def _file(module: Any) -> str:
 
 
 def _is_library_file(file: str) -> bool:
-    return file.startswith((*_SITE, _STDLIB, _OWN, *_FACADES, "<frozen"))
+    return file.startswith((*_SITE, _STDLIB, *OWN_FOLDERS, "<frozen"))
 
 
 def _is_library(kind: type) -> bool:

@@ -21,7 +21,7 @@ from torchkiln.data import flatten, rebuild
 
 
 @dataclass(slots=True)
-class Place:
+class TensorPlace:
     """One entry of a module's dictionary that holds a tensor."""
 
     name: str
@@ -30,11 +30,11 @@ class Place:
 
 
 @dataclass(slots=True)
-class Slot:
+class BoundTensor:
     """One tensor and all the places that hold it (several for tied weights)."""
 
     tensor: Tensor
-    places: list[Place]
+    places: list[TensorPlace]
 
     @property
     def name(self) -> str:
@@ -46,19 +46,20 @@ class Binding:
     """All tensors that forward can see through the module."""
 
     module: nn.Module
-    parameters: list[Slot] = field(default_factory=list)
-    buffers: list[Slot] = field(default_factory=list)
-    attributes: list[Slot] = field(default_factory=list)
-    # Tensors inside lists, tuples and dicts: attribute place, its structure, slots of its tensors.
-    nested: list[tuple[Place, Any, list[Slot]]] = field(default_factory=list)
+    parameters: list[BoundTensor] = field(default_factory=list)
+    buffers: list[BoundTensor] = field(default_factory=list)
+    attributes: list[BoundTensor] = field(default_factory=list)
+    # Tensors inside lists, tuples and dicts: attribute place, its structure, its tensors.
+    nested: list[tuple[TensorPlace, Any, list[BoundTensor]]] = field(default_factory=list)
 
     @property
-    def slots(self) -> list[Slot]:
+    def bound(self) -> list[BoundTensor]:
+        """All of them, in the order in which a step takes them."""
         return [*self.parameters, *self.buffers, *self.attributes]
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [slot.tensor for slot in self.slots]
+        return [bound.tensor for bound in self.bound]
 
 
 _UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
@@ -73,56 +74,56 @@ def bind(module: nn.Module) -> Binding:
             or if a tensor is sparse or has no values.
     """
     binding = Binding(module)
-    seen: dict[int, Slot] = {}
+    seen: dict[int, BoundTensor] = {}
 
-    def add(slots: list[Slot], tensor: Tensor, place: Place | None) -> Slot:
-        slot = seen.get(id(tensor))
-        if slot is None:
-            slot = seen[id(tensor)] = Slot(tensor, [])
-            slots.append(slot)
+    def add(known: list[BoundTensor], tensor: Tensor, place: TensorPlace | None) -> BoundTensor:
+        bound = seen.get(id(tensor))
+        if bound is None:
+            bound = seen[id(tensor)] = BoundTensor(tensor, [])
+            known.append(bound)
         if place is not None:
-            slot.places.append(place)
-        return slot
+            bound.places.append(place)
+        return bound
 
     for prefix, child in module.named_modules():
         dot = f"{prefix}." if prefix else ""
         for key, value in child._parameters.items():
             if value is not None:
-                add(binding.parameters, value, Place(dot + key, child._parameters, key))
+                add(binding.parameters, value, TensorPlace(dot + key, child._parameters, key))
         for key, value in child._buffers.items():
             if value is not None:
-                add(binding.buffers, value, Place(dot + key, child._buffers, key))
+                add(binding.buffers, value, TensorPlace(dot + key, child._buffers, key))
     for prefix, child in module.named_modules():
         dot = f"{prefix}." if prefix else ""
         for key, value in child.__dict__.items():
             if key in _INTERNAL or "hooks" in key:
                 continue
-            place = Place(dot + key, child.__dict__, key)
+            place = TensorPlace(dot + key, child.__dict__, key)
             if isinstance(value, Tensor):
                 add(binding.attributes, value, place)
             elif isinstance(value, list | tuple | dict):
                 tensors, node = flatten(value, dot + key)
                 if tensors:
-                    slots = [add(binding.attributes, tensor, None) for tensor in tensors]
-                    for slot in slots:
-                        slot.places = slot.places or [Place(dot + key, {}, key)]
-                    binding.nested.append((place, node, slots))
+                    inside = [add(binding.attributes, tensor, None) for tensor in tensors]
+                    for bound in inside:
+                        bound.places = bound.places or [TensorPlace(dot + key, {}, key)]
+                    binding.nested.append((place, node, inside))
     _refuse_unusable(binding)
     _refuse_overlaps(binding)
     return binding
 
 
 def _refuse_unusable(binding: Binding) -> None:
-    for slot in binding.slots:
-        if slot.tensor.layout is not torch.strided:
+    for bound in binding.bound:
+        if bound.tensor.layout is not torch.strided:
             raise CaptureError(
-                f"{slot.name!r} has layout {slot.tensor.layout}, which has no fixed size; keep a "
+                f"{bound.name!r} has layout {bound.tensor.layout}, which has no fixed size; keep a "
                 "dense tensor (for a graph: edge_index and edge values)"
             )
-        if slot.tensor.is_meta:
+        if bound.tensor.is_meta:
             raise CaptureError(
-                f"{slot.name!r} is a meta tensor, which has a shape but no values; give the module "
-                "real ones first: module.to_empty(device='cpu'), then load_state_dict(...)"
+                f"{bound.name!r} is a meta tensor, which has a shape but no values; give the "
+                "module real ones first: module.to_empty(device='cpu'), then load_state_dict(...)"
             )
     for name, child in binding.module.named_modules():
         if type(child).__name__ == "OptimizedModule":
@@ -134,13 +135,13 @@ def _refuse_unusable(binding: Binding) -> None:
 
 def _refuse_overlaps(binding: Binding) -> None:
     spans = []
-    for slot in [*binding.parameters, *binding.buffers]:
-        tensor = slot.tensor
+    for bound in [*binding.parameters, *binding.buffers]:
+        tensor = bound.tensor
         if isinstance(tensor, _UNINITIALIZED) or tensor.numel() == 0:
             continue
         last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
         start = tensor.data_ptr()
-        spans.append((start, start + (last + 1) * tensor.element_size(), slot.name))
+        spans.append((start, start + (last + 1) * tensor.element_size(), bound.name))
     # Neighbours in one block are fine: flattened weights (recurrent layers on CUDA) are that.
     spans.sort()
     for (_, end, one), (start, _, other) in itertools.pairwise(spans):
@@ -153,22 +154,22 @@ def _refuse_overlaps(binding: Binding) -> None:
 
 @contextlib.contextmanager
 def stand_ins(binding: Binding, tensors: list[Tensor]) -> Iterator[None]:
-    """Let forward see `tensors` in place of the module's own, in the order of `binding.slots`.
+    """Let forward see `tensors` in place of the module's own, in the order of `binding.bound`.
 
     Afterwards every place holds its own tensor again, and attributes in which forward left a
     recorded tensor get back their old value.
     """
     before = [(child, dict(child.__dict__)) for child in binding.module.modules()]
-    holders = {id(p.holder): p.holder for s in binding.slots for p in s.places}
+    holders = {id(p.holder): p.holder for bound in binding.bound for p in bound.places}
     contents = [(holder, dict(holder)) for holder in holders.values()]
-    replacement = {id(s): t for s, t in zip(binding.slots, tensors, strict=True)}
+    replacement = {id(bound): t for bound, t in zip(binding.bound, tensors, strict=True)}
     try:
-        for slot in binding.slots:
-            for place in slot.places:
+        for bound in binding.bound:
+            for place in bound.places:
                 if place.holder:
-                    place.holder[place.key] = replacement[id(slot)]
-        for place, node, slots in binding.nested:
-            place.holder[place.key] = rebuild(node, [replacement[id(slot)] for slot in slots])
+                    place.holder[place.key] = replacement[id(bound)]
+        for place, node, inside in binding.nested:
+            place.holder[place.key] = rebuild(node, [replacement[id(bound)] for bound in inside])
         yield
     finally:
         for holder, content in contents:
@@ -200,7 +201,7 @@ def _restore_attributes(child: nn.Module, old: dict[str, Any]) -> None:
 
 def current_buffers(binding: Binding) -> list[Tensor | None]:
     """Return what each buffer's place holds now (None where it was removed)."""
-    return [slot.places[0].holder.get(slot.places[0].key) for slot in binding.buffers]
+    return [bound.places[0].holder.get(bound.places[0].key) for bound in binding.buffers]
 
 
 def refresh(binding: Binding) -> bool:
@@ -210,19 +211,19 @@ def refresh(binding: Binding) -> bool:
         ExecutableError: if a replacement has another shape, dtype, device or layout.
     """
     changed = False
-    for slot in binding.slots:
-        place = slot.places[0]
+    for bound in binding.bound:
+        place = bound.places[0]
         if not place.holder:
             continue
         now = place.holder.get(place.key)
-        if now is slot.tensor:
+        if now is bound.tensor:
             continue
         if not isinstance(now, Tensor):
             raise ExecutableError(
-                f"{slot.name!r} was removed from the module after compilation; call destroy() to "
+                f"{bound.name!r} was removed from the module after compilation; call destroy() to "
                 "compile again"
             )
-        slot.tensor = now
+        bound.tensor = now
         changed = True
     return changed
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchkiln.data._structure import ConstantNode, MappingNode, Node, SequenceNode, TensorNode
-from torchkiln.runtime.capture._capture import Captured
 
 
 @dataclass(slots=True)
@@ -21,17 +20,6 @@ class ProgramMetadata:
     reassigned: list[str]
     mutated_inputs: list[int]
     constant_outputs: list[int]
-
-    @classmethod
-    def of(cls, captured: Captured) -> ProgramMetadata:
-        return cls(
-            list(captured.entries),
-            captured.node,
-            captured.updated,
-            captured.reassigned,
-            captured.mutated_inputs,
-            captured.constant_outputs,
-        )
 
     def to_json(self) -> dict[str, Any] | None:
         """Return plain values, or None if the outputs hold objects that JSON cannot express."""

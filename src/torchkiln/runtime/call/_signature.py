@@ -21,6 +21,7 @@ from torchkiln.core import (
 from torchkiln.data import flatten, rebuild
 from torchkiln.data._structure import ConstantNode, MappingNode, TensorNode, paths
 from torchkiln.runtime.call._comparison import REMEDY, argument_name, collect, compare
+from torchkiln.runtime.call._metadata import node_from_json, node_to_json
 
 _UNCHANGING = (type(None), bool, int, float, str)
 
@@ -144,8 +145,6 @@ class Signature:
 
     def to_json(self) -> dict[str, Any]:
         """Return the call form as plain values; arguments that are objects cannot be described."""
-        from torchkiln.runtime.call._metadata import node_to_json
-
         count, keys = self._call_form
         try:
             arguments = node_to_json(self.node)
@@ -175,8 +174,6 @@ class Signature:
         cls, forward: Callable[..., Any], values: dict[str, Any], options: Options
     ) -> Signature:
         """Rebuild what `to_json` described."""
-        from torchkiln.runtime.call._metadata import node_from_json
-
         result = cls.__new__(cls)
         result._signature = inspect.signature(forward)
         result._factor = options.combined_factor

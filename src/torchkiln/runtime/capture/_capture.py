@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -16,18 +18,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchkiln.core import CaptureError, capture_contexts
 from torchkiln.data._structure import Node, paths
+from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._dynamic import explain
-from torchkiln.runtime.capture._entries import Entries
+from torchkiln.runtime.capture._entries import Entries, EntryResult
 from torchkiln.runtime.capture._replay import replayed_checkpoints
 from torchkiln.runtime.capture._step import StepFunction
-from torchkiln.runtime.optim._optimizers import OptimizerBinding
+from torchkiln.runtime.optim._arrangement import Arrangement
+from torchkiln.runtime.optim._tables import empty_tables
 from torchkiln.runtime.passes._aggregation import aggregate_natively
 from torchkiln.runtime.passes._checks import check_graph
-from torchkiln.runtime.passes._draws import (
-    constant_outputs,
-    draw_in_order,
-    protect_constant,
-)
+from torchkiln.runtime.passes._constants import constant_outputs, protect_constant
+from torchkiln.runtime.passes._draws import draw_in_order
 from torchkiln.runtime.passes._origins import recorded_origins
 from torchkiln.runtime.recompute._choice import Survey, choose_modules
 from torchkiln.runtime.recompute._graph import postpone_repeated
@@ -35,7 +36,7 @@ from torchkiln.runtime.recompute._graph import postpone_repeated
 aten = torch.ops.aten
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """One recorded function of flat tensor inputs."""
 
@@ -43,17 +44,28 @@ class Entry:
     inputs: list[Tensor]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Captured:
     """A whole step as static graphs, with what its caller must know."""
 
     entries: dict[str, Entry]
     node: Node
-    updated: list[str] = field(default_factory=list)
-    reassigned: list[str] = field(default_factory=list)
-    mutated_inputs: list[int] = field(default_factory=list)
-    constant_outputs: list[int] = field(default_factory=list)
-    recomputed: tuple[str, ...] = ()
+    updated: list[str]
+    reassigned: list[str]
+    mutated_inputs: list[int]
+    constant_outputs: list[int]
+    recomputed: tuple[str, ...]
+
+    def metadata(self) -> ProgramMetadata:
+        """Return what a caller must know about an executable that is made of this."""
+        return ProgramMetadata(
+            list(self.entries),
+            self.node,
+            self.updated,
+            self.reassigned,
+            self.mutated_inputs,
+            self.constant_outputs,
+        )
 
 
 def recomputed_modules(step: StepFunction, batch: list[Tensor]) -> tuple[str, ...]:
@@ -81,16 +93,29 @@ def _without_values(
 ) -> tuple[FakeTensorMode, list[Tensor], list[Tensor]]:
     """Return stand-ins for the module's tensors and the batch, and the mode they live in."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    own = [slot.tensor for slot in step.binding.parameters]
-    own += [slot.tensor.detach() for slot in [*step.binding.buffers, *step.binding.attributes]]
+    own = [bound.tensor for bound in step.binding.parameters]
+    own += [bound.tensor.detach() for bound in [*step.binding.buffers, *step.binding.attributes]]
     tensors: list[Tensor] = [mode.from_tensor(tensor) for tensor in own]
     return mode, tensors, [mode.from_tensor(tensor.detach()) for tensor in batch]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Recorded:
+    """The entries of a step as they were recorded, and what the first of them told."""
+
+    entries: dict[str, Entry]
+    told: EntryResult
+
+    @property
+    def forward(self) -> Entry:
+        """The entry that runs forward."""
+        return next(iter(self.entries.values()))
 
 
 def capture(
     step: StepFunction,
     batch: list[Tensor],
-    optimizer: OptimizerBinding | None,
+    arrangement: Arrangement | None,
     *,
     with_origins: bool = False,
 ) -> Captured:
@@ -102,38 +127,76 @@ def capture(
         DynamicShapeError: at the user's line, if something depends on values.
         CaptureError, LossError: if forward cannot be a training step for another reason.
     """
-    step.recompute = recomputed_modules(step, batch)
+    step = dataclasses.replace(step, recompute=recomputed_modules(step, batch))
     mode, tensors, fake_batch = _without_values(step, batch)
     versions = [tensor._version for tensor in [*tensors, *fake_batch]]
     # What is recomputed must be told from what is computed first when code is generated.
     noted = with_origins or bool(step.recompute)
     origins = recorded_origins(step.binding.module) if noted else contextlib.nullcontext()
     with _static_rules(step.binding.module), mode, _explained(), origins:
-        if optimizer is None:
-            captured = _capture_inference(step, tensors, fake_batch)
-        elif step.options.micro_batches_per_update == 1:
-            captured = _capture_fused(step, tensors, fake_batch, optimizer)
-        else:
-            captured = _capture_split(step, tensors, fake_batch, optimizer)
-    captured.recomputed = step.recompute
-    changed = [
+        recorded = _record_step(step, tensors, fake_batch, arrangement)
+    written = [
         index
         for index, tensor in enumerate([*tensors, *fake_batch])
         if tensor._version != versions[index]
     ]
-    _finish(captured, step, changed)
-    trained = None
-    if optimizer is not None:
-        groups = optimizer.optimizer.param_groups
-        trained = {id(param) for group in groups for param in group["params"]}
+    captured = _describe(recorded, step, arrangement, written)
+    _protect_attributes(recorded.forward, step, written)
     for entry in captured.entries.values():
-        if step.recompute:
-            postpone_repeated(entry.graph)
-        check_graph(entry.graph, trained)
-        draw_in_order(entry.graph)
-        aggregate_natively(entry.graph)
-        entry.graph.recompile()
+        _finish(entry.graph, step, arrangement)
     return captured
+
+
+def _record_step(
+    step: StepFunction, tensors: list[Tensor], batch: list[Tensor], arrangement: Arrangement | None
+) -> _Recorded:
+    if arrangement is None:
+        entry, told = _record(Entries(step, None).infer, [*tensors, *batch])
+        return _Recorded({"infer": entry}, told)
+    if step.options.micro_batches_per_update == 1:
+        return _record_fused(step, tensors, batch, arrangement)
+    return _record_split(step, tensors, batch, arrangement)
+
+
+def _describe(
+    recorded: _Recorded, step: StepFunction, arrangement: Arrangement | None, written: list[int]
+) -> Captured:
+    """Put what the recording told into a value; `written` are the inputs that forward writes to."""
+    told, count = recorded.told, len(step.binding.bound)
+    assert told.node is not None
+    names = [] if arrangement is None else arrangement.names
+    num_outputs = len(paths(told.node))
+    constant = constant_outputs(recorded.forward.graph)
+    return Captured(
+        entries=recorded.entries,
+        node=told.node,
+        updated=[names[member] for member in sorted(told.reached)],
+        reassigned=list(told.reassigned),
+        mutated_inputs=[index - count for index in written if index >= count],
+        constant_outputs=[index for index in constant if index < num_outputs],
+        recomputed=step.recompute,
+    )
+
+
+def _protect_attributes(forward: Entry, step: StepFunction, written: list[int]) -> None:
+    """Let the graph write to copies of plain attributes: they are constants of the program."""
+    count = len(step.binding.bound)
+    first = count - len(step.binding.attributes)
+    placeholders = [node for node in forward.graph.graph.nodes if node.op == "placeholder"]
+    for index in written:
+        if first <= index < count:
+            protect_constant(forward.graph, placeholders[index])
+    forward.graph.recompile()
+
+
+def _finish(graph: fx.GraphModule, step: StepFunction, arrangement: Arrangement | None) -> None:
+    """Change and check a recorded graph in the ways that every backend needs."""
+    if step.recompute:
+        postpone_repeated(graph)
+    check_graph(graph, None if arrangement is None else arrangement.held)
+    draw_in_order(graph)
+    aggregate_natively(graph)
+    graph.recompile()
 
 
 @contextlib.contextmanager
@@ -147,81 +210,67 @@ def _explained() -> Iterator[None]:
         raise explained from error
 
 
-def _capture_inference(step: StepFunction, tensors: list[Tensor], batch: list[Tensor]) -> Captured:
-    entry = _record(Entries(step, None).infer, [*tensors, *batch])
-    assert step.node is not None
-    return Captured({"infer": entry}, step.node)
-
-
-def _capture_fused(
-    step: StepFunction, tensors: list[Tensor], batch: list[Tensor], optimizer: OptimizerBinding
-) -> Captured:
-    entries = Entries(step, optimizer)
+def _record_fused(
+    step: StepFunction, tensors: list[Tensor], batch: list[Tensor], arrangement: Arrangement
+) -> _Recorded:
+    entries = Entries(step, arrangement)
     trainable = step.trainable(tensors)
-    state = _empty_state(optimizer, [trainable[position] for position in entries.members()])
+    state = _empty_state(arrangement, [trainable[position] for position in entries.members()])
     flat_state = [tensor for own in state for tensor in own]
-    tables = _empty_tables(optimizer)
-    entry = _record(entries.step, [*tensors, *flat_state, *tables, *batch])
+    inputs = [*tensors, *flat_state, *empty_tables(arrangement), *batch]
+    entry, told = _record(entries.step, inputs)
     # A parameter that the loss does not reach has no optimiser state, as in torch.
     unused: list[int] = []
     start = len(tensors)
     for member, own in enumerate(state):
-        if member not in entries.with_gradient:
+        if member not in told.reached:
             unused.extend(range(start, start + len(own)))
         start += len(own)
-    _drop_inputs(entry, unused)
-    return _training_result({"step": entry}, step, optimizer, entries)
+    return _Recorded({"step": _without_inputs(entry, unused)}, told)
 
 
-def _capture_split(
-    step: StepFunction, tensors: list[Tensor], batch: list[Tensor], optimizer: OptimizerBinding
-) -> Captured:
-    entries = Entries(step, optimizer)
+def _record_split(
+    step: StepFunction, tensors: list[Tensor], batch: list[Tensor], arrangement: Arrangement
+) -> _Recorded:
+    entries = Entries(step, arrangement)
     trainable = step.trainable(tensors)
     params = [trainable[position].detach() for position in entries.members()]
-    sums = [optimizer.empty_sum(param) for param in params]
-    tables = _empty_tables(optimizer)
-    accumulate = _record(entries.accumulate, [*tensors, *sums, tables[-1], *batch])
-    used = sorted(entries.with_gradient)
-    _drop_inputs(
-        accumulate, [len(tensors) + m for m in range(len(sums)) if m not in entries.with_gradient]
-    )
-    chosen = optimizer.select([optimizer.names[member] for member in used])
-    updates = Entries(step, chosen)
-    updates.with_gradient.update(range(len(used)))
+    sums = [arrangement.empty_sum(param) for param in params]
+    tables = empty_tables(arrangement)
+    accumulate, told = _record(entries.accumulate, [*tensors, *sums, tables[-1], *batch])
+    unused = [len(tensors) + m for m in range(len(sums)) if m not in told.reached]
+    used = sorted(told.reached)
+    chosen = arrangement.select([arrangement.names[member] for member in used])
     own = [params[member] for member in used]
     state = [tensor for entry in _empty_state(chosen, own) for tensor in entry]
     inputs = [*own, *(chosen.empty_sum(param) for param in own), *state, *tables]
-    update = _record(updates.update, inputs)
-    return _training_result({"accumulate": accumulate, "update": update}, step, optimizer, entries)
+    every = functools.partial(Entries(step, chosen).update, reached=range(len(used)))
+    update, _ = _record(every, inputs)
+    return _Recorded({"accumulate": _without_inputs(accumulate, unused), "update": update}, told)
 
 
-def _training_result(
-    graphs: dict[str, Entry], step: StepFunction, optimizer: OptimizerBinding, entries: Entries
-) -> Captured:
-    assert step.node is not None
-    return Captured(graphs, step.node, [optimizer.names[m] for m in sorted(entries.with_gradient)])
-
-
-def _empty_state(optimizer: OptimizerBinding, params: list[Tensor]) -> list[list[Tensor]]:
+def _empty_state(arrangement: Arrangement, params: list[Tensor]) -> list[list[Tensor]]:
     return [
-        list(optimizer.empty_state(member, param).values()) for member, param in enumerate(params)
+        list(arrangement.empty_state(member, param).values()) for member, param in enumerate(params)
     ]
 
 
-def _empty_tables(optimizer: OptimizerBinding) -> list[Tensor]:
-    return [
-        torch.empty(table.shape, dtype=table.dtype, device=table.device)
-        for table in optimizer.next_hyper(1)[0]
-    ]
+def _record(
+    function: Callable[..., EntryResult], inputs: list[Tensor]
+) -> tuple[Entry, EntryResult]:
+    """Return an entry as a graph, and what its run told beside its tensors."""
+    results: list[EntryResult] = []
 
+    def run(*flat: Tensor) -> list[Tensor]:
+        results.append(function(*flat))
+        return results[-1].outputs
 
-def _record(function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Entry:
-    graph = make_fx(function, decomposition_table=_DECOMPOSITIONS)(*inputs)
+    graph = make_fx(run, decomposition_table=_DECOMPOSITIONS)(*inputs)
     # Flat tensors in and out: no tree handling in the generated code.
     graph.graph.set_codegen(fx.graph.CodeGen())
     graph.recompile()
-    return Entry(graph, [tensor.detach() for tensor in inputs])
+    (told,) = results
+    return Entry(graph, [tensor.detach() for tensor in inputs]), told
 
 
 def _add_without_alpha(a: Any, b: Any, *, alpha: Any = 1) -> Any:
@@ -239,31 +288,15 @@ _DECOMPOSITIONS = {
 }
 
 
-def _drop_inputs(entry: Entry, positions: list[int]) -> None:
+def _without_inputs(entry: Entry, positions: list[int]) -> Entry:
+    """Return the entry without inputs that it does not use."""
     placeholders = [node for node in entry.graph.graph.nodes if node.op == "placeholder"]
     for position in positions:
         assert not placeholders[position].users
         entry.graph.graph.erase_node(placeholders[position])
-    entry.inputs = [t for i, t in enumerate(entry.inputs) if i not in set(positions)]
     entry.graph.recompile()
-
-
-def _finish(captured: Captured, step: StepFunction, changed: list[int]) -> None:
-    """Note inputs that forward writes to, and protect plain attributes from being written."""
-    captured.reassigned = step.reassigned
-    count = len(step.binding.slots)
-    first_attribute = count - len(step.binding.attributes)
-    captured.mutated_inputs = [index - count for index in changed if index >= count]
-    entry = next(iter(captured.entries.values()))
-    captured.constant_outputs = [
-        index for index in constant_outputs(entry.graph) if index < len(paths(captured.node))
-    ]
-    placeholders = [node for node in entry.graph.graph.nodes if node.op == "placeholder"]
-    for index in changed:
-        if first_attribute <= index < count:
-            # A plain attribute is a constant of the program.
-            protect_constant(entry.graph, placeholders[index])
-    entry.graph.recompile()
+    unused = set(positions)
+    return Entry(entry.graph, [t for i, t in enumerate(entry.inputs) if i not in unused])
 
 
 @contextlib.contextmanager

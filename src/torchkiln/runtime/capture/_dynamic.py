@@ -16,20 +16,14 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
-import torchkiln
 from torchkiln.core import CaptureError, DynamicShapeError, TorchkilnError
+from torchkiln.core._own_code import OWN_FOLDERS
 
-_TORCHKILN = Path(torchkiln.__file__).resolve().parent
-_LIBRARIES = tuple(
-    str(path)
-    for path in {
-        Path(torch.__file__).parent,
-        _TORCHKILN,
-        _TORCHKILN.parent / "poptorch",
-        _TORCHKILN.parent / "poptorch_geometric",
-        Path(sysconfig.get_paths()["stdlib"]),
-        Path(sysconfig.get_paths()["purelib"]),
-    }
+_LIBRARIES = (
+    *OWN_FOLDERS,
+    str(Path(torch.__file__).parent),
+    sysconfig.get_paths()["stdlib"],
+    sysconfig.get_paths()["purelib"],
 )
 # PyG writes the inner loop of each layer class to a temporary file of its own.
 _GENERATED = re.compile(r"_(propagate|edge_updater)_\w+\.py$")

@@ -12,7 +12,8 @@ Each is recorded once by capture; the eager backend calls it as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,54 +21,64 @@ from torch import Tensor
 from torchkiln.core import Reduction
 from torchkiln.data._structure import Node
 from torchkiln.runtime.capture._step import StepFunction, apply_update
-from torchkiln.runtime.optim._optimizers import OptimizerBinding
+from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EntryResult:
+    """The tensors that an entry returns, and what only its run could tell."""
+
+    outputs: list[Tensor]
+    # The structure of the outputs; None for an entry that runs no forward.
+    node: Node | None = None
+    # Names of the buffers that forward replaced by new tensors.
+    reassigned: tuple[str, ...] = ()
+    # Positions of the parameters of the update that the loss reaches.
+    reached: frozenset[int] = frozenset()
+
+
 class Entries:
-    """Entry functions of one step; `with_gradient` fills up as gradients appear."""
+    """Entry functions of one step."""
 
-    def __init__(self, step: StepFunction, optimizer: OptimizerBinding | None) -> None:
+    def __init__(self, step: StepFunction, arrangement: Arrangement | None) -> None:
         self._step = step
-        self._optimizer = optimizer
-        self._num_tensors = len(step.binding.slots)
-        self.with_gradient: set[int] = set()
+        self._arrangement = arrangement
+        self._num_tensors = len(step.binding.bound)
 
     @property
-    def node(self) -> Node | None:
-        return self._step.node
-
-    @property
-    def _bound(self) -> OptimizerBinding:
-        assert self._optimizer is not None, "a training entry needs an optimiser"
-        return self._optimizer
+    def _arranged(self) -> Arrangement:
+        assert self._arrangement is not None, "a training entry needs an optimiser"
+        return self._arrangement
 
     def members(self) -> list[int]:
         """Return, for each parameter of the optimiser, its position among the trainable ones."""
         position = {name: index for index, name in enumerate(self._step.trainable_names())}
-        return [position[name] for name in self._bound.names]
+        return [position[name] for name in self._arranged.names]
 
-    def infer(self, *flat: Tensor) -> list[Tensor]:
+    def infer(self, *flat: Tensor) -> EntryResult:
         count = self._num_tensors
-        return self._step.infer(list(flat[:count]), list(flat[count:]))
+        result = self._step.infer(list(flat[:count]), list(flat[count:]))
+        return EntryResult(result.outputs, result.node, tuple(result.reassigned))
 
-    def step(self, *flat: Tensor) -> list[Tensor]:
-        sizes = [self._num_tensors, self._num_state(), len(self._bound.dtypes()) + 1]
+    def step(self, *flat: Tensor) -> EntryResult:
+        sizes = [self._num_tensors, self._num_state(), len(self._arranged.dtypes()) + 1]
         own, state, tables, batch = _split(flat, sizes)
-        outputs, grads, params = self._gradients(own, batch, tables[-1])
-        apply_update(
-            self._bound, self._step.options, params, grads, self._by_parameter(state), tables
-        )
-        return outputs
+        result, grads = self._gradients(own, batch, tables[-1])
+        trainable = self._step.trainable(own)
+        params = [trainable[position] for position in self.members()]
+        self._apply(params, grads, state, tables)
+        return result
 
-    def accumulate(self, *flat: Tensor) -> list[Tensor]:
-        own, sums, (scalars,), batch = _split(flat, [self._num_tensors, len(self._bound.names), 1])
-        outputs, grads, _ = self._gradients(own, batch, scalars)
+    def accumulate(self, *flat: Tensor) -> EntryResult:
+        sizes = [self._num_tensors, len(self._arranged.names), 1]
+        own, sums, (scalars,), batch = _split(flat, sizes)
+        result, grads = self._gradients(own, batch, scalars)
         with torch.no_grad():
             for total, grad in zip(sums, grads, strict=True):
                 if grad is not None:
                     total.add_(self._share(grad) if total.dtype in HALVES else grad)
-        return outputs
+        return result
 
     def _share(self, grad: Tensor) -> Tensor:
         """Return what a gradient adds to a sum in half precision: a mean does not overflow."""
@@ -75,37 +86,48 @@ class Entries:
             return grad
         return widened(grad) * (1.0 / self._step.options.micro_batches_per_update)
 
-    def update(self, *flat: Tensor) -> list[Tensor]:
-        count = len(self._bound.names)
+    def update(self, *flat: Tensor, reached: Collection[int]) -> EntryResult:
+        """Change the parameters at the positions that gradients reached since the last update."""
+        count = len(self._arranged.names)
         params, sums, state, tables = _split(flat, [count, count, self._num_state()])
-        grads = [total if m in self.with_gradient else None for m, total in enumerate(sums)]
-        apply_update(
-            self._bound, self._step.options, params, grads, self._by_parameter(state), tables
-        )
+        grads = [total if m in reached else None for m, total in enumerate(sums)]
+        self._apply(params, grads, state, tables)
         with torch.no_grad():
             for total in sums:
                 total.zero_()
-        return []
+        return EntryResult([])
 
     def _gradients(
         self, own: list[Tensor], batch: list[Tensor], scalars: Tensor
-    ) -> tuple[list[Tensor], list[Tensor | None], list[Tensor]]:
-        scale = scalars[1] if self._bound.recipe.scales_loss else None
-        outputs, grads = self._step.gradients(own, batch, scale)
-        members = self.members()
-        mine = [grads[position] for position in members]
-        self.with_gradient.update(m for m, grad in enumerate(mine) if grad is not None)
-        trainable = self._step.trainable(own)
-        return outputs, mine, [trainable[position] for position in members]
+    ) -> tuple[EntryResult, list[Tensor | None]]:
+        """Run forward and backward; return the gradients of the parameters that are updated."""
+        scale = scalars[1] if self._arranged.recipe.scales_loss else None
+        result = self._step.gradients(own, batch, scale)
+        grads = [result.gradients[position] for position in self.members()]
+        reached = frozenset(m for m, grad in enumerate(grads) if grad is not None)
+        told = EntryResult(result.outputs, result.node, tuple(result.reassigned), reached)
+        return told, grads
+
+    def _apply(
+        self,
+        params: list[Tensor],
+        grads: list[Tensor | None],
+        state: list[Tensor],
+        tables: list[Tensor],
+    ) -> None:
+        by_parameter = self._by_parameter(state)
+        apply_update(self._arranged, self._step.options, params, grads, by_parameter, tables)
 
     def _num_state(self) -> int:
-        return sum(len(self._bound.rule(m).state_names) for m in range(len(self._bound.names)))
+        return sum(
+            len(self._arranged.rule(m).state_names) for m in range(len(self._arranged.names))
+        )
 
     def _by_parameter(self, flat: list[Tensor]) -> list[dict[str, Tensor]]:
         remaining = iter(flat)
         return [
-            {name: next(remaining) for name in self._bound.rule(member).state_names}
-            for member in range(len(self._bound.names))
+            {name: next(remaining) for name in self._arranged.rule(member).state_names}
+            for member in range(len(self._arranged.names))
         ]
 
 

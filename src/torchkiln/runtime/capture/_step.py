@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torchkiln.data._structure import ConstantNode, MappingNode, Node, SequenceN
 from torchkiln.runtime.call._binding import Binding, current_buffers, stand_ins
 from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._losses import LossRecorder, find_loss
-from torchkiln.runtime.optim._optimizers import OptimizerBinding
+from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
 from torchkiln.runtime.recompute._choice import Survey, surveyed
 from torchkiln.runtime.recompute._modules import recomputed
@@ -32,8 +32,12 @@ _DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 _forward_depth = 0
 
 
-def is_capturing() -> bool:
-    """True while a program captures or runs forward."""
+def is_inside_program() -> bool:
+    """Whether Python code is the forward (or backward) of a program at this moment.
+
+    So it is while a program records its step, and in every call of the eager backend; compiled
+    calls run no Python.
+    """
     return _forward_depth > 0
 
 
@@ -47,18 +51,30 @@ def _inside_forward() -> Iterator[None]:
         _forward_depth -= 1
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class StepResult:
+    """What a run of the step gave, and what only the run could tell."""
+
+    # In memory of their own, anchored tensors last.
+    outputs: list[Tensor]
+    # The structure that forward returned.
+    node: Node
+    # Names of the buffers that forward replaced by new tensors.
+    reassigned: list[str]
+    # Of every trainable parameter; None where the loss does not reach it. Empty without training.
+    gradients: tuple[Tensor | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepFunction:
-    """Forward, loss, backward and update of one micro-batch, on explicit tensors."""
+    """Forward, loss and backward of one micro-batch, on explicit tensors."""
 
     forward: Callable[..., Any]
     binding: Binding
     signature: Signature
     options: Options
     training: bool
-    # Filled by the first run: structure of the outputs, parameters with a gradient, ...
-    node: Node | None = None
-    reassigned: list[str] = field(default_factory=list)
+    # Tensors that are kept beside the outputs: the loss, or gradients by the name of a parameter.
     anchors: tuple[str, ...] = ()
     # Names of the modules that compute their intermediates again in backward.
     recompute: tuple[str, ...] = ()
@@ -79,16 +95,16 @@ class StepFunction:
 
     def _run_forward(
         self, tensors: list[Tensor], batch: list[Tensor], recorder: LossRecorder
-    ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the outputs, in memory of their own, and the loss."""
+    ) -> tuple[list[Tensor], Node, Tensor | None]:
+        """Return the outputs, in memory of their own, their structure, and the loss."""
         args, kwargs = self.signature.arguments(batch)
         with self._autocast(tensors, batch), torch.enable_grad():
             result = self.forward(*args, **kwargs)
         self._refuse_new_parameters(tensors)
-        outputs, self.node = flatten(result, "output")
-        _refuse_opaque(self.node)
+        outputs, node = flatten(result, "output")
+        _refuse_opaque(node)
         loss = find_loss(recorder, outputs) if self.training else None
-        return _own(outputs, [*tensors, *batch]), loss
+        return _own(outputs, [*tensors, *batch]), node, loss
 
     def _autocast(self, tensors: list[Tensor], batch: list[Tensor]) -> Any:
         dtype = _DTYPES.get(self.options.precision) if self.options.precision else None
@@ -103,35 +119,35 @@ class StepFunction:
         own = {_storage(tensor) for tensor in tensors}
         names, values = [], []
         for offset, now in enumerate(current_buffers(self.binding)):
-            slot, before = self.binding.buffers[offset], tensors[start + offset]
+            bound, before = self.binding.buffers[offset], tensors[start + offset]
             if now is before:
                 continue
             if now is None:
                 raise CaptureError(
-                    f"buffer {slot.name!r} is removed from the model by forward; set it to zero "
+                    f"buffer {bound.name!r} is removed from the model by forward; set it to zero "
                     "instead"
                 )
             if now.shape != before.shape or now.dtype != before.dtype:
                 raise CaptureError(
-                    f"buffer {slot.name!r} is reassigned within the model with another shape or "
+                    f"buffer {bound.name!r} is reassigned within the model with another shape or "
                     f"dtype ({tuple(before.shape)} {before.dtype} -> {tuple(now.shape)} "
                     f"{now.dtype}); keep its size fixed"
                 )
             # Forward may have swapped two buffers: read both before writing one.
             value = now.detach()
             values.append((before, value.clone() if _storage(now) in own else value))
-            names.append(slot.name)
+            names.append(bound.name)
         with torch.no_grad():
             for before, value in values:
                 before.copy_(value)
         return names
 
     def _refuse_new_parameters(self, tensors: list[Tensor]) -> None:
-        for slot, tensor in zip(self.binding.parameters, tensors, strict=False):
-            place = slot.places[0]
+        for bound, tensor in zip(self.binding.parameters, tensors, strict=False):
+            place = bound.places[0]
             if place.holder.get(place.key) is not tensor:
                 raise CaptureError(
-                    f"parameter {slot.name!r} is reassigned within the model; change it in place "
+                    f"parameter {bound.name!r} is reassigned within the model; change it in place "
                     "under torch.no_grad(), or make it a buffer"
                 )
 
@@ -147,19 +163,19 @@ class StepFunction:
             self.forward(*args, **kwargs)
         return survey
 
-    def infer(self, tensors: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
-        """Return the outputs of an inference step."""
+    def infer(self, tensors: list[Tensor], batch: list[Tensor]) -> StepResult:
+        """Run forward."""
         with self._inside(tensors) as recorder:
-            outputs, _ = self._run_forward(tensors, batch, recorder)
-            self.reassigned = self._keep_buffers(tensors)
-        return outputs
+            outputs, node, _ = self._run_forward(tensors, batch, recorder)
+            reassigned = self._keep_buffers(tensors)
+        return StepResult(outputs, node, reassigned)
 
     def gradients(
         self, tensors: list[Tensor], batch: list[Tensor], scale: Tensor | None
-    ) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Return outputs (anchors last) and the gradient of every trainable parameter."""
+    ) -> StepResult:
+        """Run forward and backward, the loss multiplied with `scale`."""
         with self._inside(tensors) as recorder:
-            outputs, loss = self._run_forward(tensors, batch, recorder)
+            outputs, node, loss = self._run_forward(tensors, batch, recorder)
             assert loss is not None
             trainable = self.trainable(tensors)
             if not loss.requires_grad or not trainable:
@@ -173,8 +189,8 @@ class StepFunction:
                 seed = seed * scale.to(seed.dtype)
             grads = torch.autograd.grad(loss, trainable, grad_outputs=seed, allow_unused=True)
             # Last: backward may need the values that forward replaced.
-            self.reassigned = self._keep_buffers(tensors)
-        return [*outputs, *self._anchored(loss, grads)], list(grads)
+            reassigned = self._keep_buffers(tensors)
+        return StepResult([*outputs, *self._anchored(loss, grads)], node, reassigned, grads)
 
     def trainable(self, tensors: list[Tensor]) -> list[Tensor]:
         """Return the stand-ins of parameters that require a gradient."""
@@ -182,7 +198,7 @@ class StepFunction:
         return [tensor for tensor in tensors[:count] if tensor.requires_grad]
 
     def trainable_names(self) -> list[str]:
-        return [slot.name for slot in self.binding.parameters if slot.tensor.requires_grad]
+        return [bound.name for bound in self.binding.parameters if bound.tensor.requires_grad]
 
     def _anchored(self, loss: Tensor, grads: tuple[Tensor | None, ...]) -> list[Tensor]:
         by_name = dict(zip(self.trainable_names(), grads, strict=True))
@@ -198,7 +214,7 @@ class StepFunction:
 
 
 def apply_update(
-    optimizer: OptimizerBinding,
+    arrangement: Arrangement,
     options: Options,
     params: list[Tensor],
     gradients: list[Tensor | None],
@@ -207,7 +223,7 @@ def apply_update(
 ) -> None:
     """Change parameters and optimiser state in place from (summed) gradients; None skips one."""
     *hyper, global_scalars = tables
-    recipe = optimizer.recipe
+    recipe = arrangement.recipe
     grads = {member: grad for member, grad in enumerate(gradients) if grad is not None}
     with torch.no_grad():
         count = options.micro_batches_per_update
@@ -223,13 +239,14 @@ def apply_update(
             grads = {member: grad * inverse.to(grad.dtype) for member, grad in grads.items()}
         if recipe.clips:
             grads = _clip(grads, global_scalars[0])
-        position = dict.fromkeys(optimizer.dtypes(), 0)
-        for row in optimizer.rows:
-            table = hyper[optimizer.dtypes().index(row.dtype)]
+        dtypes = arrangement.dtypes()
+        position = dict.fromkeys(dtypes, 0)
+        for row in arrangement.rows:
+            table = hyper[dtypes.index(row.dtype)]
             scalars = table[position[row.dtype]].unbind()
             position[row.dtype] += 1
             rule = recipe.rules[row.group]
-            used = scalars[: len(rule.hyper(optimizer.hyper.groups[row.group], 1))]
+            used = scalars[: rule.num_hyper]
             for member in row.members:
                 if member in grads:
                     rule.update(params[member], grads[member], state[member], used)

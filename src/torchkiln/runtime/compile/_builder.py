@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchkiln.core import Backend, Options, warn_user
+from torchkiln.core import Backend, Options
 from torchkiln.data._structure import (
     ConstantNode,
     CustomNode,
@@ -26,31 +24,16 @@ from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.cache._fast_key import fast_key
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._step import StepFunction
-from torchkiln.runtime.execute._executable import (
-    EagerExecutable,
-    Executable,
-    GraphExecutable,
-    NativeExecutable,
-)
+from torchkiln.runtime.execute._built import Built
+from torchkiln.runtime.execute._executable import NativeExecutable
 from torchkiln.runtime.execute._forks import survive_forks
-from torchkiln.runtime.optim._optimizers import OptimizerBinding
-
-
-@dataclass(slots=True)
-class Built:
-    """An executable and what its caller must know about it."""
-
-    executable: Executable
-    metadata: ProgramMetadata
-    package: Path | None = None
-    compiled: int = 0
-    captured: int = 0
+from torchkiln.runtime.optim._arrangement import Arrangement
 
 
 def build(
     step: StepFunction,
     batch: list[Tensor],
-    optimizer: OptimizerBinding | None,
+    arrangement: Arrangement | None,
     device: torch.device,
     make_workspace: Callable[[], Path],
 ) -> Built:
@@ -60,71 +43,33 @@ def build(
     """
     survive_forks()
     options = step.options
-    if options.backend is Backend.EAGER:
-        return _build_eager(step, batch, optimizer)
-    if options.backend is Backend.CAPTURE:
-        return _build_graph(step, batch, optimizer)
-    if options.cache_dir is None:
-        return _compile(step, batch, optimizer, device, make_workspace() / "program.pt2")
+    if options.backend is not Backend.INDUCTOR or options.cache_dir is None:
+        return _build_without_cache(step, batch, arrangement, device, make_workspace)
     cache = ExecutableCache(options.cache_dir, options.cache_limit_bytes, options.trusted_dirs)
-    key = _fast_key(step, optimizer, device)
+    key = _fast_key(step, arrangement, device)
     if key is not None:
         found = _from_index(cache, key, device)
         if found is not None:
             return found
-    return _from_graph(step, batch, optimizer, device, cache, key, make_workspace)
+    from torchkiln.runtime.compile._tracing import build_through_cache
+
+    return build_through_cache(step, batch, arrangement, device, cache, key, make_workspace)
 
 
-def _build_eager(
-    step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
-) -> Built:
-    from torchkiln.runtime.capture._capture import recomputed_modules
-    from torchkiln.runtime.capture._entries import Entries
-
-    step.recompute = recomputed_modules(step, batch)
-    names = _entry_names(step, optimizer)
-    updated = [] if optimizer is None else list(optimizer.names)
-    # The structure of the outputs is read from `step` after each run: nothing is recorded.
-    metadata = ProgramMetadata(names, ConstantNode("output", None), updated, [], [], [])
-    return Built(EagerExecutable(Entries(step, optimizer)), metadata)
-
-
-def _entry_names(step: StepFunction, optimizer: OptimizerBinding | None) -> list[str]:
-    if optimizer is None:
-        return ["infer"]
-    return ["step"] if step.options.micro_batches_per_update == 1 else ["accumulate", "update"]
-
-
-def _build_graph(
-    step: StepFunction, batch: list[Tensor], optimizer: OptimizerBinding | None
-) -> Built:
-    from torchkiln.runtime.capture._capture import capture
-    from torchkiln.runtime.compile._progress import CompileProgress
-
-    with CompileProgress(step.options.show_progress):
-        captured = capture(step, batch, optimizer)
-    graphs = {name: entry.graph for name, entry in captured.entries.items()}
-    metadata = ProgramMetadata.of(captured)
-    return Built(GraphExecutable(graphs), metadata, compiled=1, captured=1)
-
-
-def _compile(
+def _build_without_cache(
     step: StepFunction,
     batch: list[Tensor],
-    optimizer: OptimizerBinding | None,
+    arrangement: Arrangement | None,
     device: torch.device,
-    path: Path,
+    make_workspace: Callable[[], Path],
 ) -> Built:
-    from torchkiln.runtime.capture._capture import capture
-    from torchkiln.runtime.compile._inductor import build_package
-    from torchkiln.runtime.compile._progress import CompileProgress
+    from torchkiln.runtime.compile._tracing import build_eager, build_graph, build_native
 
-    with CompileProgress(step.options.show_progress) as progress:
-        captured = capture(step, batch, optimizer)
-        build_package(captured, path, step.binding.module, progress)
-    metadata = ProgramMetadata.of(captured)
-    executable = NativeExecutable(path, device, metadata.entries)
-    return Built(executable, metadata, path, compiled=1, captured=1)
+    if step.options.backend is Backend.EAGER:
+        return build_eager(step, batch, arrangement)
+    if step.options.backend is Backend.CAPTURE:
+        return build_graph(step, batch, arrangement)
+    return build_native(step, batch, arrangement, device, make_workspace() / "program.pt2")
 
 
 def _from_index(cache: ExecutableCache, key: str, device: torch.device) -> Built | None:
@@ -141,58 +86,6 @@ def _from_index(cache: ExecutableCache, key: str, device: torch.device) -> Built
         if package is None:
             return None
         return Built(NativeExecutable(package, device, metadata.entries), metadata, package)
-
-
-def _from_graph(
-    step: StepFunction,
-    batch: list[Tensor],
-    optimizer: OptimizerBinding | None,
-    device: torch.device,
-    cache: ExecutableCache,
-    key: str | None,
-    make_workspace: Callable[[], Path],
-) -> Built:
-    """Trace, then take the executable of the same graph, or compile it while others wait."""
-    from torchkiln.runtime.cache._graph_key import graph_key
-    from torchkiln.runtime.capture._capture import capture
-    from torchkiln.runtime.compile._inductor import build_package
-    from torchkiln.runtime.compile._progress import CompileProgress
-
-    compiled = 0
-    with CompileProgress(step.options.show_progress) as progress:
-        captured = capture(step, batch, optimizer)
-        digest = graph_key(captured, device)
-        metadata = ProgramMetadata.of(captured)
-        with cache.holding(digest) as package:
-            if package is None:
-                package = make_workspace() / "program.pt2"
-                build_package(captured, package, step.binding.module, progress)
-                _keep(cache, digest, package, _describe(step))
-                compiled = 1
-            executable = NativeExecutable(package, device, metadata.entries)
-    plain = metadata.to_json()
-    if key is not None and plain is not None:
-        with contextlib.suppress(OSError):  # the next start traces once more
-            cache.remember(key, {"graph": digest, "program": plain})
-    return Built(executable, metadata, package, compiled, captured=1)
-
-
-def _keep(cache: ExecutableCache, digest: str, package: Path, description: str) -> None:
-    """Store what was compiled; a cache that cannot be written costs time, not the program."""
-    try:
-        cache.store(digest, package, description)
-    except OSError as error:
-        warn_user(
-            f"the executable could not be kept in {cache.directory} "
-            f"({error.__cause__ or error}), so the next start compiles again; free some space, or "
-            "choose another cache_dir"
-        )
-
-
-def _describe(step: StepFunction) -> str:
-    module = step.binding.module
-    shapes = ", ".join(f"{form.name}{list(form.shape)}" for form in step.signature.forms)
-    return f"{'training' if step.training else 'inference'} {type(module).__name__}({shapes})"
 
 
 # Options that change neither the graphs of a program nor the code made of them. Every other one is
@@ -216,19 +109,19 @@ _NOT_IN_KEY = {
 
 
 def _fast_key(
-    step: StepFunction, optimizer: OptimizerBinding | None, device: torch.device
+    step: StepFunction, arrangement: Arrangement | None, device: torch.device
 ) -> str | None:
     options: Options = step.options
     names = [field.name for field in dataclasses.fields(options) if field.name not in _NOT_IN_KEY]
     chosen = {name: getattr(options, name) for name in names}
     chosen["anchors"] = [dataclasses.astuple(anchor) for anchor in options.anchors.values()]
     plan: Any = None
-    if optimizer is not None:
-        rules = [repr(rule) for rule in optimizer.recipe.rules]
-        rows = [(row.group, str(row.dtype), row.members) for row in optimizer.rows]
-        flags = [optimizer.recipe.clips, optimizer.recipe.scales_loss]
-        dtypes = [(name, str(dtype)) for name, dtype in optimizer.recipe.state_dtypes.halved]
-        plan = [rules, rows, flags, dtypes, optimizer.names]
+    if arrangement is not None:
+        rules = [repr(rule) for rule in arrangement.recipe.rules]
+        rows = [(row.group, str(row.dtype), row.members) for row in arrangement.rows]
+        flags = [arrangement.recipe.clips, arrangement.recipe.scales_loss]
+        dtypes = [(name, str(dtype)) for name, dtype in arrangement.recipe.state_dtypes.halved]
+        plan = [rules, rows, flags, dtypes, arrangement.names]
     forms = [
         (form.name, tuple(form.shape), form.dtype, form.memory_format)
         for form in step.signature.forms

@@ -10,8 +10,9 @@ import hashlib
 import io
 import json
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load as load_tensors
@@ -20,7 +21,6 @@ from torch import Tensor, nn
 
 from torchkiln.core import (
     ExecutableError,
-    NotCompiledError,
     Options,
     ScratchDirectory,
     TorchkilnError,
@@ -33,10 +33,8 @@ from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.call._binding import bind
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.call._signature import Signature
+from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executable import NativeExecutable
-
-if TYPE_CHECKING:
-    from torchkiln.runtime._program import Program
 
 _FORMAT = 1
 _PARTS = (
@@ -47,19 +45,35 @@ _PARTS = (
 )
 
 
-def export_program(program: Program, path: Path) -> None:
-    """Write `program` to `path` in one step.
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """All that an exported file tells of a program, beside its weights and its native code."""
+
+    training: bool
+    options: Options
+    metadata: ProgramMetadata
+    signature: Signature
+    # Dtypes of optimiser state and gradient sums; None in files of versions that wrote none.
+    state_dtypes: dict[str, str] | None
+
+
+def write_program(
+    path: Path,
+    program: CompiledProgram,
+    package: Path | None,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    rng_state: Tensor,
+) -> None:
+    """Write a program to `path` in one step, with the present weights and optimiser state.
 
     Raises:
-        NotCompiledError: if there is nothing to export yet.
         ExecutableError: if the backend makes no native code, or the outputs are custom objects.
     """
-    if not program.is_compiled:
-        raise NotCompiledError("Model has not been compiled; call compile(...) before export()")
-    package = program.executable_path
+    options = program.options
     if package is None:
         raise ExecutableError(
-            f"backend {program.options.backend.value!r} makes no executable file; export a program "
+            f"backend {options.backend.value!r} makes no executable file; export a program "
             "built with backend='inductor'"
         )
     described = program.metadata.to_json()
@@ -68,112 +82,43 @@ def export_program(program: Program, path: Path) -> None:
             "forward returns objects that JSON cannot describe; return tensors in tuples, lists "
             "or dicts to export the program"
         )
-    try:
-        native_code = package.read_bytes()
-    except FileNotFoundError:
-        raise ExecutableError(
-            f"{package} is gone, so there is nothing to export; the cache was cleared or is too "
-            "small: destroy() the program, call it again and export it then"
-        ) from None
-    if not _is_intact_zip(native_code):
-        raise ExecutableError(
-            f"{package} was damaged after it was loaded, so it cannot be exported; delete it, "
-            "destroy() the program, call it again and export it then"
-        )
-    weights = {slot.name: slot.tensor for slot in bind(program.module).slots}
     parts = {
-        "executable.pt2": native_code,
-        "weights.safetensors": _pack(weights),
-        "optimizer.safetensors": _pack(_optimizer_tensors(program)),
-        "rng_state.safetensors": _pack({"rng_state": program.rng_state}),
+        "executable.pt2": _native_code(package),
+        "weights.safetensors": _pack({bound.name: bound.tensor for bound in bind(module).bound}),
+        "optimizer.safetensors": _pack(_optimizer_tensors(module, optimizer)),
+        "rng_state.safetensors": _pack({"rng_state": rng_state}),
     }
     header = {
         "format": _FORMAT,
         "training": program.training,
-        "options": program.options.to_dict(),
-        "environment": describe_environment(_device(program.module)),
+        "options": options.to_dict(),
+        "environment": describe_environment(_device(module)),
         "program": described,
-        "signature": program.describe_signature(),
-        "state": program.describe_state(),
+        "signature": program.signature.to_json(),
+        "state": program.state_dtypes,
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in parts.items()},
     }
-    own = not is_shared(path, program.options.trusted_dirs)
+    own = not is_shared(path, options.trusted_dirs)
     with atomic_path(path, own=own) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr("program.json", json.dumps(header, indent=2))
         for name, data in parts.items():
             archive.writestr(name, data)
 
 
-def load_program(
-    path: str | Path,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer | None = None,
-    options: Options | None = None,
-) -> Program:
-    """Return the program exported to `path`, with its weights loaded into `module`.
-
-    Nothing is traced or compiled. The file holds native code, which is executed, so it must be
-    yours or root's, and nobody else may be able to write it.
-
-    Args:
-        path: What `Program.export` wrote.
-        module: A module of the same architecture; its tensors take the stored values.
-        optimizer: For a training program: an optimiser of the same kind over the module's
-            parameters; it takes the stored state.
-        options: Replaces the stored options; what shapes the program must stay the same.
-
-    Raises:
-        ExecutableError: if the file is damaged, from another version, or does not fit the module.
-        TrustError: if somebody else could have written it; `Options(trusted_dirs=...)` or
-            `TORCHKILN_TRUSTED_DIRS` accept what others wrote.
-    """
-    from torchkiln.runtime._program import Program
-
-    header, parts = _read(Path(path))
-    check_trusted(Path(path), () if options is None else options.trusted_dirs)
+def _native_code(package: Path) -> bytes:
     try:
-        _check_environment(header, module)
-        training = bool(header["training"])
-        options = options or Options.from_dict({**header["options"], "cache_dir": None})
-        metadata = ProgramMetadata.from_json(header["program"])
-        signature = Signature.from_json(module.forward, header["signature"], options)
-        if not all(isinstance(entry, str) for entry in metadata.entries):
-            raise TypeError(f"entries are {metadata.entries}")
-        state = header.get("state")
-        if not isinstance(state, dict | None):
-            raise TypeError(f"state is {type(state).__name__}")
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ImportError) as error:
-        if isinstance(error, TorchkilnError):
-            raise
+        content = package.read_bytes()
+    except FileNotFoundError:
         raise ExecutableError(
-            f"{path} was written by another version of Torchkiln ({type(error).__name__}: "
-            f"{error}); export it again"
-        ) from error
-    if training and optimizer is None:
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    program = Program(module, options, optimizer if training else None, training=training)
-    _load_weights(module, load_tensors(parts["weights.safetensors"]), Path(path))
-    if optimizer is not None and training:
-        _load_optimizer(program, optimizer, load_tensors(parts["optimizer.safetensors"]))
-    workspace = ScratchDirectory()
-    package = workspace.path / "program.pt2"
-    try:
-        package.write_bytes(parts["executable.pt2"])
-    except OSError as error:
+            f"{package} is gone, so there is nothing to export; the cache was cleared or is too "
+            "small: destroy() the program, call it again and export it then"
+        ) from None
+    if not _is_intact_zip(content):
         raise ExecutableError(
-            f"the executable in {path} cannot be unpacked to {package} ({error}); free some space, "
-            "or set TMPDIR to another place"
-        ) from error
-    program.adopt_executable(
-        NativeExecutable(package, _device(module), metadata.entries),
-        metadata,
-        signature,
-        package,
-        workspace,
-    )
-    _check_state(program, state, Path(path))
-    program.rng_state = load_tensors(parts["rng_state.safetensors"])["rng_state"]
-    return program
+            f"{package} was damaged after it was loaded, so it cannot be exported; delete it, "
+            "destroy() the program, call it again and export it then"
+        )
+    return content
 
 
 def _is_intact_zip(content: bytes) -> bool:
@@ -195,16 +140,118 @@ def _pack(tensors: dict[str, Tensor]) -> bytes:
     )
 
 
-def _optimizer_tensors(program: Program) -> dict[str, Tensor]:
-    if program.optimizer is None:
+def _optimizer_tensors(
+    module: nn.Module, optimizer: torch.optim.Optimizer | None
+) -> dict[str, Tensor]:
+    if optimizer is None:
         return {}
-    names = {id(slot.tensor): slot.name for slot in bind(program.module).parameters}
+    names = {id(bound.tensor): bound.name for bound in bind(module).parameters}
     return {
         f"{names[id(param)]}/{key}": value
-        for param, state in program.optimizer.state.items()
+        for param, state in optimizer.state.items()
         for key, value in state.items()
         if isinstance(value, Tensor) and id(param) in names
     }
+
+
+class ExportedProgram:
+    """A file that `write_program` wrote, checked: what it tells, and what it can fill."""
+
+    def __init__(self, path: Path, module: nn.Module, options: Options | None) -> None:
+        """Read a file for a module of the same architecture; `options` replace the stored ones.
+
+        Raises:
+            ExecutableError: if the file is damaged or from another version.
+            TrustError: if somebody else could have written it.
+        """
+        self._path = path
+        self._module = module
+        header, self._parts = _read(path)
+        check_trusted(path, () if options is None else options.trusted_dirs)
+        self.program = self._interpret(header, options)
+
+    def _interpret(self, header: dict[str, Any], options: Options | None) -> CompiledProgram:
+        try:
+            _check_environment(header, self._module)
+            training = bool(header["training"])
+            options = options or Options.from_dict({**header["options"], "cache_dir": None})
+            metadata = ProgramMetadata.from_json(header["program"])
+            signature = Signature.from_json(self._module.forward, header["signature"], options)
+            if not all(isinstance(entry, str) for entry in metadata.entries):
+                raise TypeError(f"entries are {metadata.entries}")
+            state = header.get("state")
+            if not isinstance(state, dict | None):
+                raise TypeError(f"state is {type(state).__name__}")
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ImportError) as error:
+            if isinstance(error, TorchkilnError):
+                raise
+            raise ExecutableError(
+                f"{self._path} was written by another version of Torchkiln "
+                f"({type(error).__name__}: {error}); export it again"
+            ) from error
+        return CompiledProgram(training, options, metadata, signature, state)
+
+    def fill_module(self) -> None:
+        """Give the module's tensors the stored values."""
+        stored, path = self._tensors("weights.safetensors"), self._path
+        own = {bound.name: bound.tensor for bound in bind(self._module).bound}
+        if set(own) != set(stored):
+            raise ExecutableError(
+                f"{path} holds {sorted(stored)}, the module has {sorted(own)}; pass a module of "
+                "the same architecture"
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                if tensor.shape != stored[name].shape or tensor.dtype != stored[name].dtype:
+                    raise ExecutableError(
+                        f"{name!r} is {tuple(stored[name].shape)} {stored[name].dtype} in {path}, "
+                        f"but {tuple(tensor.shape)} {tensor.dtype} in the module"
+                    )
+                tensor.copy_(stored[name])
+
+    def fill_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give the optimiser the stored state."""
+        by_name = {bound.name: bound.tensor for bound in bind(self._module).parameters}
+        for key, value in self._tensors("optimizer.safetensors").items():
+            name, _, field = key.rpartition("/")
+            optimizer.state[by_name[name]][field] = value
+
+    def load_executable(self, workspace: ScratchDirectory) -> Built:
+        """Load the native code, which is unpacked into `workspace`."""
+        package = workspace.path / "program.pt2"
+        try:
+            package.write_bytes(self._parts["executable.pt2"])
+        except OSError as error:
+            raise ExecutableError(
+                f"the executable in {self._path} cannot be unpacked to {package} ({error}); free "
+                "some space, or set TMPDIR to another place"
+            ) from error
+        metadata = self.program.metadata
+        executable = NativeExecutable(package, _device(self._module), metadata.entries)
+        return Built(executable, metadata, package)
+
+    def check_state(self, here: dict[str, str]) -> None:
+        """Refuse native code that would misread the optimiser's state, whose dtypes are `here`."""
+        stored = self.program.state_dtypes
+        if stored is None:
+            # Versions that wrote no dtypes kept state in the dtype of the parameters.
+            params = {bound.name: bound.tensor for bound in bind(self._module).parameters}
+            stored = {key: str(params[key.rpartition("/")[0]].dtype) for key in here}
+        for key in sorted({*here, *stored}):
+            if here.get(key) != stored.get(key):
+                raise ExecutableError(
+                    f"{self._path} was compiled with {key!r} of the optimiser in "
+                    f"{stored.get(key)}, here it is {here.get(key)}; pass an optimiser like the "
+                    "one it was exported with. If a version of Torchkiln that kept state in half "
+                    "precision wrote it, compile and export again"
+                )
+
+    def rng_state(self) -> Tensor:
+        return self._tensors("rng_state.safetensors")["rng_state"]
+
+    def _tensors(self, part: str) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = load_tensors(self._parts[part])
+        return tensors
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -239,47 +286,3 @@ def _check_environment(header: dict[str, Any], module: nn.Module) -> None:
                 f"the program was exported with {key} {there.get(key)!r}, here it is "
                 f"{here[key]!r}; native code does not move between them: compile again"
             )
-
-
-def _load_weights(module: nn.Module, stored: dict[str, Tensor], path: Path) -> None:
-    slots = {slot.name: slot.tensor for slot in bind(module).slots}
-    if set(slots) != set(stored):
-        raise ExecutableError(
-            f"{path} holds {sorted(stored)}, the module has {sorted(slots)}; pass a module of the "
-            "same architecture"
-        )
-    with torch.no_grad():
-        for name, tensor in slots.items():
-            if tensor.shape != stored[name].shape or tensor.dtype != stored[name].dtype:
-                raise ExecutableError(
-                    f"{name!r} is {tuple(stored[name].shape)} {stored[name].dtype} in {path}, but "
-                    f"{tuple(tensor.shape)} {tensor.dtype} in the module"
-                )
-            tensor.copy_(stored[name])
-
-
-def _check_state(program: Program, stored: dict[str, str] | None, path: Path) -> None:
-    """Refuse native code that would misread the optimiser's state."""
-    here = program.describe_state()
-    if stored is None:
-        # Versions that wrote no dtypes kept state in the dtype of the parameters.
-        params = {slot.name: slot.tensor for slot in bind(program.module).parameters}
-        stored = {key: str(params[key.rpartition("/")[0]].dtype) for key in here}
-    for key in sorted({*here, *stored}):
-        if here.get(key) != stored.get(key):
-            program.destroy()
-            raise ExecutableError(
-                f"{path} was compiled with {key!r} of the optimiser in {stored.get(key)}, here it "
-                f"is {here.get(key)}; pass an optimiser like the one it was exported with. If a "
-                "version of Torchkiln that kept state in half precision wrote it, compile and "
-                "export again"
-            )
-
-
-def _load_optimizer(
-    program: Program, optimizer: torch.optim.Optimizer, stored: dict[str, Tensor]
-) -> None:
-    by_name = {slot.name: slot.tensor for slot in bind(program.module).parameters}
-    for key, value in stored.items():
-        name, _, field = key.rpartition("/")
-        optimizer.state[by_name[name]][field] = value

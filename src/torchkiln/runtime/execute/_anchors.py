@@ -43,7 +43,7 @@ def check_anchor_names(options: Options, training: bool) -> None:
 
 def check_anchored_parameters(options: Options, binding: Binding) -> None:
     """Raise `CaptureError` for an anchored parameter that the module does not have."""
-    parameters = {place.name for slot in binding.parameters for place in slot.places}
+    parameters = {place.name for bound in binding.parameters for place in bound.places}
     for name in update_anchors(options).values():
         if name not in parameters:
             raise CaptureError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+# The operators that a package may call by name are registered by this import.
+import torchkiln.ops  # noqa: F401
 from torchkiln.core import ExecutableError, ScratchDirectory
 from torchkiln.data._structure import Node
-from torchkiln.runtime.capture._entries import Entries
+from torchkiln.runtime.capture._entries import Entries, EntryResult
 from torchkiln.runtime.execute._forks import survive_forks
 from torchkiln.runtime.execute._heap import keep_freed_memory_if_small
 
@@ -31,6 +34,26 @@ class Executable(abc.ABC):
     def entry(self, name: str) -> Run:
         """Return the function of one entry point."""
 
+    @property
+    def writes_constants(self) -> bool:
+        """Whether a run may change plain tensor attributes, which then need a copy for each call.
+
+        A recorded graph works on copies of its own where it writes to them.
+        """
+        return False
+
+    @property
+    def reached(self) -> set[int] | None:
+        """Positions of the update's parameters that a gradient reached so far; None: all of them.
+
+        What is recorded ahead updates those parameters only that gradients reach.
+        """
+        return None
+
+    def output_node(self, recorded: Node) -> Node:
+        """Return the structure of the outputs of the latest run: what was recorded ahead of it."""
+        return recorded
+
 
 class NativeExecutable(Executable):
     """A package file, loaded. The file is native code: it is executed, so it must be trusted."""
@@ -39,9 +62,6 @@ class NativeExecutable(Executable):
         index = -1 if device.type == "cpu" else (device.index or 0)
         self._is_new = device.type == "cpu"
         survive_forks()
-        # The operators that a package may call by name are registered by this import.
-        import torchkiln.ops  # noqa: F401
-
         # torch unpacks the file into a temporary folder, which nobody would remove if the process
         # were killed; in one of ours it goes with the next start.
         self._unpacked = ScratchDirectory()
@@ -121,29 +141,37 @@ def _forgive_strides(graph: fx.GraphModule) -> None:
 
 
 class EagerExecutable(Executable):
-    """The step function itself, on real tensors."""
+    """The step function itself, on real tensors: what it does is known after it ran."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
+        self._node: Node | None = None
+        self._reached: set[int] = set()
 
     @property
-    def with_gradient(self) -> set[int]:
-        """Positions of the optimiser's parameters that the loss reached so far."""
-        return self._entries.with_gradient
+    def writes_constants(self) -> bool:
+        return True
 
     @property
-    def node(self) -> Node:
-        """The structure that forward returned last: nothing was recorded ahead of it."""
-        assert self._entries.node is not None
-        return self._entries.node
+    def reached(self) -> set[int]:
+        return self._reached
+
+    def output_node(self, recorded: Node) -> Node:
+        return recorded if self._node is None else self._node
 
     def entry(self, name: str) -> Run:
-        function = getattr(self._entries, name)
+        function: Callable[..., EntryResult] = getattr(self._entries, name)
+        if name == "update":
+            # The set itself: it fills up as gradients appear.
+            function = functools.partial(function, reached=self._reached)
 
         def run(inputs: list[Tensor]) -> list[Tensor]:
             # Aliases: forward may call requires_grad_() on what it is given.
             own = [t if isinstance(t, nn.Parameter) else t.detach() for t in inputs]
-            outputs: list[Tensor] = function(*own)
-            return outputs
+            result = function(*own)
+            self._reached |= result.reached
+            if result.node is not None:
+                self._node = result.node
+            return result.outputs
 
         return run

@@ -10,9 +10,10 @@ from torchkiln.core import Backend, Options, OutputMode
 from torchkiln.runtime.capture._capture import Captured, capture, survey_step
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.memory._graph import plan_graph
+from torchkiln.runtime.memory._inductor import plan_native
 from torchkiln.runtime.memory._report import MemoryReport, ModuleMemory
 from torchkiln.runtime.memory._timeline import Timeline
-from torchkiln.runtime.optim._optimizers import OptimizerBinding
+from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import SUMS
 from torchkiln.runtime.recompute._choice import choose_modules
 
@@ -21,14 +22,14 @@ def report_memory(
     step: StepFunction,
     batch: list[Tensor],
     micro_batch: list[Tensor],
-    optimizer: OptimizerBinding | None,
+    arrangement: Arrangement | None,
 ) -> MemoryReport:
     """Capture the step, plan its memory and add what stays between steps."""
-    captured = capture(step, micro_batch, optimizer, with_origins=True)
+    captured = capture(step, micro_batch, arrangement, with_origins=True)
     outputs = _output_bytes(captured)
     timeline = max(_plan(captured, step), key=lambda entry: entry.peak_bytes)
-    state = _state_bytes(optimizer, captured.updated)
-    sums = _sum_bytes(optimizer)
+    state = _state_bytes(arrangement, captured.updated)
+    sums = _sum_bytes(arrangement)
     saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b))
     gradients = sum(
         b.size_bytes for b in timeline.peak if timeline.is_gradient(b) and not timeline.is_saved(b)
@@ -46,7 +47,9 @@ def report_memory(
         peak_module=timeline.peak_module,
         modules=_modules(step, state, sums, timeline),
         recomputed=captured.recomputed,
-        recomputable_bytes=_recomputable_bytes(step, micro_batch, saved),
+        recomputable_bytes=0
+        if captured.recomputed
+        else _recomputable_bytes(step, micro_batch, saved),
         micro_batch_size=max((t.shape[0] for t in micro_batch if t.dim()), default=1),
         backend=step.options.backend,
         training=step.training,
@@ -56,8 +59,6 @@ def report_memory(
 def _plan(captured: Captured, step: StepFunction) -> Iterable[Timeline]:
     if step.options.backend is not Backend.INDUCTOR:
         return [plan_graph(entry) for entry in captured.entries.values()]
-    from torchkiln.runtime.memory._inductor import plan_native
-
     recomputes = bool(captured.recomputed)
     module = step.binding.module
     return [plan_native(entry, module, recomputes) for entry in captured.entries.values()]
@@ -69,29 +70,31 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
-def _state_bytes(optimizer: OptimizerBinding | None, updated: list[str]) -> dict[str, int]:
+def _state_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:
     """Return the bytes of optimiser state by parameter."""
-    if optimizer is None:
+    if arrangement is None:
         return {}
-    dtypes = optimizer.recipe.state_dtypes
+    dtypes = arrangement.recipe.state_dtypes
     return {
         name: sum(
             param.numel() * dtypes.of(key, param).itemsize
-            for key in optimizer.rule(member).state_names
+            for key in arrangement.rule(member).state_names
         )
-        for member, (name, param) in enumerate(zip(optimizer.names, optimizer.params, strict=True))
+        for member, (name, param) in enumerate(
+            zip(arrangement.names, arrangement.params, strict=True)
+        )
         if name in set(updated)
     }
 
 
-def _sum_bytes(optimizer: OptimizerBinding | None) -> dict[str, int]:
+def _sum_bytes(arrangement: Arrangement | None) -> dict[str, int]:
     """Return the bytes that the sum of a parameter's gradients takes, if they are accumulated."""
-    if optimizer is None:
+    if arrangement is None:
         return {}
-    dtypes = optimizer.recipe.state_dtypes
+    dtypes = arrangement.recipe.state_dtypes
     return {
         name: param.numel() * dtypes.of(SUMS, param).itemsize
-        for name, param in zip(optimizer.names, optimizer.params, strict=True)
+        for name, param in zip(arrangement.names, arrangement.params, strict=True)
     }
 
 
@@ -124,11 +127,11 @@ def _modules(
     accumulated: dict[str, int] = {}
     states: dict[str, int] = {}
     saved: dict[str, int] = {}
-    for slot in step.binding.slots:
-        module = slot.name.rpartition(".")[0]
-        parameters[module] = parameters.get(module, 0) + slot.tensor.nbytes
-        accumulated[module] = accumulated.get(module, 0) + sums.get(slot.name, 0)
-        states[module] = states.get(module, 0) + state.get(slot.name, 0)
+    for bound in step.binding.bound:
+        module = bound.name.rpartition(".")[0]
+        parameters[module] = parameters.get(module, 0) + bound.tensor.nbytes
+        accumulated[module] = accumulated.get(module, 0) + sums.get(bound.name, 0)
+        states[module] = states.get(module, 0) + state.get(bound.name, 0)
     for block in timeline.peak:
         if timeline.is_saved(block) or not step.training:
             saved[block.module] = saved.get(block.module, 0) + block.size_bytes
@@ -143,7 +146,7 @@ def _modules(
 
 def _recomputable_bytes(step: StepFunction, micro_batch: list[Tensor], saved_bytes: int) -> int:
     """Estimate what recomputation would save, by the share that autograd would keep less."""
-    if not step.training or step.recompute:
+    if not step.training:
         return 0
     survey = survey_step(step, micro_batch)
     before = survey.peak_bytes(set())

@@ -1,7 +1,7 @@
 """Optimiser maths as tensor operations whose hyper-parameters are inputs.
 
 Each rule follows torch's optimiser of the same name. What depends on values (learning rate, decay,
-bias correction) is computed on the host in float64, `HYPER` scalars a step, and handed to the
+bias correction) is computed on the host in float64, `num_hyper` scalars a step, and handed to the
 program as a small tensor, so schedules never recompile. What changes the structure (momentum or
 not, Nesterov, ...) is fixed when the rule is made.
 """
@@ -24,6 +24,9 @@ Group = Mapping[str, Any]
 class UpdateRule(abc.ABC):
     """How one kind of optimiser changes a parameter."""
 
+    # How many scalars an update takes.
+    num_hyper: ClassVar[int]
+
     @property
     @abc.abstractmethod
     def state_names(self) -> tuple[str, ...]:
@@ -40,7 +43,7 @@ class UpdateRule(abc.ABC):
 
     @abc.abstractmethod
     def hyper(self, group: Group, step: int) -> list[float]:
-        """Return the scalars of update number `step` (from 1)."""
+        """Return the `num_hyper` scalars of update number `step` (from 1)."""
 
     @abc.abstractmethod
     def update(
@@ -57,6 +60,8 @@ def _widen(*tensors: Tensor) -> list[Tensor]:
 @dataclass(frozen=True, slots=True)
 class SGDRule(UpdateRule):
     """Stochastic gradient descent with optional momentum."""
+
+    num_hyper: ClassVar[int] = 4
 
     momentum: bool
     nesterov: bool
@@ -92,6 +97,8 @@ class SGDRule(UpdateRule):
 @dataclass(frozen=True, slots=True)
 class AdamRule(UpdateRule):
     """Adam; with `decoupled` the weight decay of AdamW."""
+
+    num_hyper: ClassVar[int] = 7
 
     decoupled: bool
     amsgrad: bool
@@ -141,6 +148,8 @@ class AdamRule(UpdateRule):
 @dataclass(frozen=True, slots=True)
 class RMSpropRule(UpdateRule):
     """RMSprop; `tf_variant` puts eps under the root and the learning rate into the momentum."""
+
+    num_hyper: ClassVar[int] = 6
 
     momentum: bool
     centered: bool
@@ -196,6 +205,8 @@ class RMSpropRule(UpdateRule):
 @dataclass(frozen=True, slots=True)
 class LAMBRule(UpdateRule):
     """Adam's direction, scaled per parameter by the ratio of weight norm to update norm."""
+
+    num_hyper: ClassVar[int] = 9
 
     bias_correction: bool
 

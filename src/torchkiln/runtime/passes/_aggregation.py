@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from torchkiln.ops._scatter import can_scatter, scatter_extreme, scatter_sum
-from torchkiln.runtime.passes._checks import base_of, written_by
-from torchkiln.runtime.passes._draws import arguments_of
+from torchkiln.runtime.passes._calls import arguments_of, base_of, written_by
 
 aten = torch.ops.aten
 _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from typing import Any
 
 from torch import Tensor, fx
 
 from torchkiln.core import CaptureError, warn_user
+from torchkiln.runtime.passes._calls import base_of, written_by
 
 
-def check_graph(graph: fx.GraphModule, trained: set[int] | None) -> None:
+def check_graph(graph: fx.GraphModule, trained: Collection[int] | None) -> None:
     """Look for tensors and generators that live outside the module.
 
     `trained` are the ids of all parameters that the optimiser holds, None for inference.
@@ -25,7 +26,7 @@ def check_graph(graph: fx.GraphModule, trained: set[int] | None) -> None:
             _check_call(graph, node)
 
 
-def _check_constant(value: Any, trained: set[int]) -> None:
+def _check_constant(value: Any, trained: Collection[int]) -> None:
     if not isinstance(value, Tensor) or not value.requires_grad:
         return
     what = f"forward uses a trainable tensor of shape {tuple(value.shape)} outside the module"
@@ -52,25 +53,3 @@ def _check_call(graph: fx.GraphModule, node: fx.Node) -> None:
                 f"forward writes to a tensor of shape {shape} that is no part of the module; make "
                 "it a buffer (register_buffer), or pass it to forward"
             )
-
-
-def written_by(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield the arguments that a call writes to."""
-    schema = getattr(node.target, "_schema", None)
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-        if isinstance(value, fx.Node):
-            yield value
-
-
-def base_of(node: fx.Node) -> fx.Node:
-    """Return the node whose memory `node` is a view of."""
-    while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
-        schema = getattr(node.target, "_schema", None)
-        returns = schema.returns if schema is not None else ()
-        if not returns or returns[0].alias_info is None:
-            break
-        node = node.args[0]
-    return node

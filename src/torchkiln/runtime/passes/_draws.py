@@ -1,4 +1,4 @@
-"""Changes to a captured graph that every backend profits from."""
+"""Random operators as draws that keep eager PyTorch's order and numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+
+from torchkiln.runtime.passes._calls import arguments_of
 
 aten = torch.ops.aten
 _FRESH = (
@@ -82,38 +84,3 @@ def _can_draw(node: fx.Node) -> bool:
         and given.get("generator") is None
         and all(given[name] is not None for name in _DRAWS[node.target][1] if isinstance(name, str))
     )
-
-
-def arguments_of(node: fx.Node) -> dict[str, Any]:
-    """Return the arguments by name; recorded calls leave out those that equal the default."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    return {
-        argument.name: node.args[index]
-        if index < len(node.args)
-        else node.kwargs.get(argument.name, argument.default_value)
-        for index, argument in enumerate(schema.arguments)
-    }
-
-
-def protect_constant(graph: fx.GraphModule, placeholder: fx.Node) -> None:
-    """Let the graph work on a copy of an input that it writes to."""
-    with graph.graph.inserting_after(placeholder):
-        copied = graph.graph.call_function(aten.clone.default, (placeholder,))
-    copied.meta = dict(placeholder.meta)
-    placeholder.replace_all_uses_with(copied, delete_user_cb=lambda user: user is not copied)
-
-
-def constant_outputs(graph: fx.GraphModule) -> list[int]:
-    """Return the positions of outputs that depend neither on an input nor on chance."""
-    variable: set[fx.Node] = set()
-    for node in graph.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if (
-            node.op == "placeholder"
-            or torch.Tag.nondeterministic_seeded in tags
-            or any(parent in variable for parent in node.all_input_nodes)
-        ):
-            variable.add(node)
-    (outputs,) = graph.graph.output_node().args
-    assert isinstance(outputs, list | tuple)
-    return [index for index, node in enumerate(outputs) if node not in variable]

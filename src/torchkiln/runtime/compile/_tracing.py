@@ -1,0 +1,114 @@
+"""Building what no cache holds: the step is traced, and compiled if the backend makes code."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from torchkiln.core import warn_user
+from torchkiln.data._structure import ConstantNode
+from torchkiln.runtime.cache._cache import ExecutableCache
+from torchkiln.runtime.cache._graph_key import graph_key
+from torchkiln.runtime.call._metadata import ProgramMetadata
+from torchkiln.runtime.capture._capture import capture, recomputed_modules
+from torchkiln.runtime.capture._entries import Entries
+from torchkiln.runtime.capture._step import StepFunction
+from torchkiln.runtime.compile._inductor import build_package
+from torchkiln.runtime.compile._progress import CompileProgress
+from torchkiln.runtime.execute._built import Built
+from torchkiln.runtime.execute._executable import (
+    EagerExecutable,
+    GraphExecutable,
+    NativeExecutable,
+)
+from torchkiln.runtime.optim._arrangement import Arrangement
+
+
+def build_eager(step: StepFunction, batch: list[Tensor], arrangement: Arrangement | None) -> Built:
+    step = dataclasses.replace(step, recompute=recomputed_modules(step, batch))
+    names = _entry_names(step, arrangement)
+    updated = [] if arrangement is None else list(arrangement.names)
+    # The structure of the outputs is known after each run: nothing is recorded.
+    metadata = ProgramMetadata(names, ConstantNode("output", None), updated, [], [], [])
+    return Built(EagerExecutable(Entries(step, arrangement)), metadata)
+
+
+def _entry_names(step: StepFunction, arrangement: Arrangement | None) -> list[str]:
+    if arrangement is None:
+        return ["infer"]
+    return ["step"] if step.options.micro_batches_per_update == 1 else ["accumulate", "update"]
+
+
+def build_graph(step: StepFunction, batch: list[Tensor], arrangement: Arrangement | None) -> Built:
+    with CompileProgress(step.options.show_progress):
+        captured = capture(step, batch, arrangement)
+    graphs = {name: entry.graph for name, entry in captured.entries.items()}
+    metadata = captured.metadata()
+    return Built(GraphExecutable(graphs), metadata, compiled=1, captured=1)
+
+
+def build_native(
+    step: StepFunction,
+    batch: list[Tensor],
+    arrangement: Arrangement | None,
+    device: torch.device,
+    path: Path,
+) -> Built:
+    with CompileProgress(step.options.show_progress) as progress:
+        captured = capture(step, batch, arrangement)
+        build_package(captured, path, step.binding.module, progress)
+    metadata = captured.metadata()
+    executable = NativeExecutable(path, device, metadata.entries)
+    return Built(executable, metadata, path, compiled=1, captured=1)
+
+
+def build_through_cache(
+    step: StepFunction,
+    batch: list[Tensor],
+    arrangement: Arrangement | None,
+    device: torch.device,
+    cache: ExecutableCache,
+    key: str | None,
+    make_workspace: Callable[[], Path],
+) -> Built:
+    """Trace, then take the executable of the same graph, or compile it while others wait."""
+    compiled = 0
+    with CompileProgress(step.options.show_progress) as progress:
+        captured = capture(step, batch, arrangement)
+        digest = graph_key(captured, device)
+        metadata = captured.metadata()
+        with cache.holding(digest) as package:
+            if package is None:
+                package = make_workspace() / "program.pt2"
+                build_package(captured, package, step.binding.module, progress)
+                _keep(cache, digest, package, _describe(step))
+                compiled = 1
+            executable = NativeExecutable(package, device, metadata.entries)
+    plain = metadata.to_json()
+    if key is not None and plain is not None:
+        with contextlib.suppress(OSError):  # the next start traces once more
+            cache.remember(key, {"graph": digest, "program": plain})
+    return Built(executable, metadata, package, compiled, captured=1)
+
+
+def _keep(cache: ExecutableCache, digest: str, package: Path, description: str) -> None:
+    """Store what was compiled; a cache that cannot be written costs time, not the program."""
+    try:
+        cache.store(digest, package, description)
+    except OSError as error:
+        warn_user(
+            f"the executable could not be kept in {cache.directory} "
+            f"({error.__cause__ or error}), so the next start compiles again; free some space, or "
+            "choose another cache_dir"
+        )
+
+
+def _describe(step: StepFunction) -> str:
+    module = step.binding.module
+    shapes = ", ".join(f"{form.name}{list(form.shape)}" for form in step.signature.forms)
+    return f"{'training' if step.training else 'inference'} {type(module).__name__}({shapes})"

@@ -1,0 +1,22 @@
+"""What building a program gives: the executable, and what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchkiln.runtime.call._metadata import ProgramMetadata
+from torchkiln.runtime.execute._executable import Executable
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An executable and what its caller must know about it."""
+
+    executable: Executable
+    metadata: ProgramMetadata
+    # The package file of native code, for backends that make one.
+    package: Path | None = None
+    # How many compilations and captures it took: none if a cache had it.
+    compiled: int = 0
+    captured: int = 0

@@ -1,0 +1,144 @@
+"""The optimiser of a program: the one owner of its recipe, its numbers and its state."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from torchkiln.checkpoints._precision import keep_state_precision
+from torchkiln.core import OptimizerError
+from torchkiln.runtime.call._binding import Binding
+from torchkiln.runtime.optim._arrangement import Arrangement, arrange
+from torchkiln.runtime.optim._hyper import read_hyper
+from torchkiln.runtime.optim._recipe import read_recipe
+from torchkiln.runtime.optim._state import OptimizerState
+from torchkiln.runtime.optim._tables import HyperTables
+
+
+class OptimizerBinding:
+    """A torch optimiser in the service of one program, as long as the program lives.
+
+    Numbers (learning rate, ...) are those of when the program was made; later edits wait for
+    `replace`, or come with `optimizer.load_state_dict`. State exists while a program is compiled.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self._recipe = read_recipe(optimizer)
+        self._hyper = read_hyper(optimizer)
+        self._state: OptimizerState | None = None
+        self._tables: HyperTables | None = None
+        self._group_sizes: list[int] = []
+        self._watch()
+
+    def _watch(self) -> None:
+        """Notice `optimizer.load_state_dict`: it brings state, and numbers such as the rate."""
+        keep_state_precision(self.optimizer)
+        reference = weakref.ref(self)
+
+        def loaded(changed: torch.optim.Optimizer) -> None:
+            owner = reference()
+            if owner is None or owner.optimizer is not changed:
+                return
+            owner._hyper = read_hyper(changed)
+            if owner._state is not None:
+                owner._state.mark_stale()
+
+        self.optimizer.register_load_state_dict_post_hook(loaded)
+
+    # -- building ---------------------------------------------------------------------------
+
+    def arrange(self, binding: Binding) -> Arrangement:
+        """Return what a step for this module would update; nothing changes here."""
+        return arrange(self.optimizer, binding)
+
+    def install(self, arrangement: Arrangement, updated: list[str]) -> None:
+        """Make the state for an executable that updates the named parameters."""
+        if arrangement.recipe != self._recipe:
+            self._recipe, self._hyper = arrangement.recipe, read_hyper(self.optimizer)
+        chosen = arrangement.select(updated)
+        self._state = OptimizerState(self.optimizer, chosen)
+        self._tables = HyperTables(chosen)
+        self._group_sizes = self._sizes_now()
+
+    def release(self) -> None:
+        """Let go of the state; what the optimiser shows of it stays."""
+        self._state = self._tables = None
+
+    # -- running ----------------------------------------------------------------------------
+
+    @property
+    def _installed(self) -> OptimizerState:
+        assert self._state is not None, "the program is not compiled"
+        return self._state
+
+    @property
+    def params(self) -> list[Tensor]:
+        """The parameters that an update changes."""
+        return self._installed.arrangement.params
+
+    @property
+    def state_tensors(self) -> list[Tensor]:
+        """The state as the executable takes it."""
+        return self._installed.tensors
+
+    def empty_sums(self) -> list[Tensor]:
+        """Return memory for the sum of each parameter's gradients."""
+        arrangement = self._installed.arrangement
+        return [arrangement.empty_sum(param) for param in arrangement.params]
+
+    def state_by_name(self) -> dict[str, dict[str, Tensor]]:
+        """Return the state tensors of each parameter."""
+        state = self._installed
+        return dict(zip(state.arrangement.names, state.by_member, strict=True))
+
+    def begin_call(self) -> None:
+        """Take over what happened to the optimiser between calls.
+
+        Raises:
+            OptimizerError: if its groups are others than those that were compiled.
+        """
+        sizes = self._sizes_now()
+        if sizes != self._group_sizes:
+            raise OptimizerError(
+                f"the optimiser's groups changed from {self._group_sizes} to {sizes} parameters "
+                "after compilation; call destroy() on the program to compile again"
+            )
+        self._installed.follow_optimizer()
+
+    def _sizes_now(self) -> list[int]:
+        return [len(group["params"]) for group in self.optimizer.param_groups]
+
+    def follow_parameters(self, by_name: Mapping[str, Tensor]) -> None:
+        """Belong to the parameters that the module has now."""
+        self._installed.follow_parameters(by_name)
+
+    def next_tables(self, num_updates: int) -> list[list[Tensor]]:
+        """Return, for each of the next updates, the tables that the program takes as inputs."""
+        assert self._tables is not None
+        return self._tables.upcoming(self._hyper, self._installed.steps, num_updates)
+
+    def count_update(self, reached: set[int] | None) -> None:
+        """Count an update; `reached` are the parameters that had a gradient so far, None: all."""
+        self._installed.count_update(reached)
+
+    # -- another optimiser ------------------------------------------------------------------
+
+    def replace(self, optimizer: torch.optim.Optimizer) -> None:
+        """Use the optimiser's present numbers from the next call on.
+
+        Raises:
+            OptimizerError: if its structure is not the one that was compiled.
+        """
+        recipe, hyper = read_recipe(optimizer), read_hyper(optimizer)
+        is_other = optimizer is not self.optimizer
+        if self._state is not None:
+            self._state.arrangement.recipe.check_replacement(recipe)
+            if is_other:
+                self._state.move_to(optimizer)
+        self.optimizer, self._recipe, self._hyper = optimizer, recipe, hyper
+        if is_other:
+            self._watch()

@@ -1,0 +1,101 @@
+"""Every import of a module of ours that a function makes, and why it does not stand at the top.
+
+file -> reason -> modules. None of them avoids a circle: `test_import_rules.py` counts them, too.
+"""
+
+from __future__ import annotations
+
+_COMMAND = "of one command only; `torchkiln --help` and the other commands start without it"
+_HEAVY = "loads torch, numba or PyG; flags are read, checked and explained without"
+_NUMBA = "loads numba, which takes half a second; only those who run the loop wait for it"
+_PYG = "loads PyG, which takes seconds; the caller has it already, other programs may never"
+_TRACING = "loads tracing and code generation; a program that the cache holds needs neither"
+_EXTRA = "loads a package that is no requirement; only those who ask for it must have it"
+_PIN = "threads are pinned before torch is loaded, and only by a process that has not loaded it"
+
+LAZY = {
+    "poptorch._args": {_PYG: "torchkiln.graphs._containers"},
+    "torchkiln.cli": {
+        _COMMAND: """
+            torchkiln.bench._config_flags torchkiln.bench._step torchkiln.bench._threads
+            torchkiln.bench._workloads torchkiln.bench.cosmic._main torchkiln.bench.schnet._main
+            torchkiln.bench.schnet._program_options torchkiln.commands._cache
+            torchkiln.commands._doctor torchkiln.commands._fit torchkiln.commands._plan
+            torchkiln.commands._predict
+        """,
+    },
+    "torchkiln.commands._cache": {_HEAVY: "torchkiln.runtime.cache._cache"},
+    "torchkiln.commands._data": {
+        _COMMAND: """
+            torchkiln.datasets torchkiln.datasets._array_cache torchkiln.datasets.cosmic._files
+            torchkiln.datasets.fashion_mnist._files torchkiln.datasets.qm9._arrays
+            torchkiln.datasets.qm9._source torchkiln.datasets.water
+        """,
+    },
+    "torchkiln.commands._doctor_caches": {
+        "what cannot be imported is a finding, and the rest of the diagnosis goes on": """
+            torchkiln.bench.schnet._program_options torchkiln.datasets._array_cache
+            torchkiln.ops._native torchkiln.runtime.cache._cache
+            torchkiln.runtime.compile._inductor_workspace
+        """,
+    },
+    "torchkiln.commands._fit": {_HEAVY: "torchkiln.runtime"},
+    "torchkiln.commands._plan_sizes": {_HEAVY: "torchkiln.datasets torchkiln.graphs"},
+    "torchkiln.commands._predict": {
+        _PIN: "torchkiln.bench._threads",
+        _HEAVY: """
+            torchkiln.bench.schnet._trained torchkiln.commands._predict_output torchkiln.datasets
+            torchkiln.datasets.molecules._molecules torchkiln.datasets.molecules._targets
+        """,
+    },
+    "torchkiln.bench.cosmic._main": {
+        _HEAVY: """
+            torchkiln.bench.cosmic._arguments torchkiln.bench.cosmic._devices
+            torchkiln.bench.cosmic._experiment torchkiln.bench.schnet._interrupt
+        """,
+        _PIN: "torchkiln.bench._threads",
+    },
+    "torchkiln.bench.schnet._main": {
+        "start-up is timed from here on, imports included": """
+            torchkiln.bench.schnet._arguments torchkiln.bench.schnet._startup
+        """,
+        _HEAVY: "torchkiln.bench.schnet._experiment",
+        _PIN: "torchkiln.bench._threads",
+    },
+    "torchkiln.bench.schnet._experiment": {_HEAVY: "torchkiln.datasets.water"},
+    "torchkiln.bench.report._monitors": {
+        _EXTRA: "torchkiln.bench.report._tensorboard torchkiln.bench.report._wandb",
+    },
+    "torchkiln.datasets.molecules._interactions": {
+        _NUMBA: "torchkiln.datasets.molecules._interaction_kernels",
+    },
+    "torchkiln.datasets.molecules._molecule_set": {_HEAVY: "torchkiln.graphs"},
+    "torchkiln.datasets.qm9._graphs": {_HEAVY: "torchkiln.graphs"},
+    "torchkiln.datasets.qm9._pyg": {_HEAVY: "torchkiln.datasets.qm9._view_pickle"},
+    "torchkiln.datasets.water._frames": {_NUMBA: "torchkiln.datasets.water._frame_kernels"},
+    "torchkiln.datasets.water._prepare": {_HEAVY: "torchkiln.datasets.water._potential"},
+    "torchkiln.datasets.water._relax": {_NUMBA: "torchkiln.datasets.water._relax_kernels"},
+    "torchkiln.graphs.batches._gather": {_NUMBA: "torchkiln.graphs.batches._collate_kernels"},
+    "torchkiln.graphs.layers._capture": {
+        _PYG: """
+            torchkiln.graphs.layers._batch_norm torchkiln.graphs.layers._catalog
+            torchkiln.graphs.layers._missing_watch torchkiln.graphs.layers._substitution
+        """,
+    },
+    "torchkiln.graphs.layers._substitution": {
+        "the code of a replaced function runs with that function's globals": (
+            "torchkiln.graphs.layers._substitution"
+        ),
+    },
+    "torchkiln.graphs.sampling._neighborhood": {
+        _NUMBA: "torchkiln.graphs.sampling._neighbor_kernels",
+    },
+    "torchkiln.graphs.sampling._partition": {_NUMBA: "torchkiln.graphs.sampling._cluster_kernels"},
+    "torchkiln.graphs.store._blocks": {_NUMBA: "torchkiln.graphs.store._block_kernels"},
+    "torchkiln.graphs.store._columns": {_NUMBA: "torchkiln.graphs.batches._collate_kernels"},
+    "torchkiln.graphs.store._texts": {_NUMBA: "torchkiln.graphs.batches._collate_kernels"},
+    "torchkiln.packing._algorithms": {_NUMBA: "torchkiln.packing._streaming_kernels"},
+    "torchkiln.packing._histogram": {_NUMBA: "torchkiln.packing._histogram_kernels"},
+    "torchkiln.runtime._program": {_TRACING: "torchkiln.runtime.memory._prediction"},
+    "torchkiln.runtime.compile._builder": {_TRACING: "torchkiln.runtime.compile._tracing"},
+}
