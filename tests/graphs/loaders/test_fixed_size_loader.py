@@ -183,6 +183,33 @@ def test_a_state_after_the_last_batch_is_the_next_epoch(make):
     assert tags(resumed) == tags(loader)
 
 
+# As version 0.1.0 wrote it, for `SPEC` and 40 graphs that are not shuffled.
+OLD_STATE = {
+    "epoch": 1,
+    "done": 3,
+    "identity": {
+        "sizes": "4d4a6fbb1f1866fe",
+        "slots": {"nodes": 20, "edges": 24, "graphs": 6},
+        "strategy": "packed",
+        "batch_size": None,
+        "seed": None,
+        "oversize": "error",
+        "algorithm": "best_fit",
+        "num_processes": 1,
+        "packs_per_batch": 1,
+        "trim_seed": None,
+    },
+}
+
+
+def test_a_state_that_was_written_before_is_taken_up(make):
+    straight, resumed = make(), make()
+    resumed.load_state_dict(OLD_STATE)
+    assert resumed.state_dict() == OLD_STATE
+    assert tags(resumed) == tags(itertools.islice(iter(straight), 3, None))
+    assert resumed.epoch == 2
+
+
 @pytest.mark.parametrize(
     ("other", "name"),
     [
@@ -243,6 +270,15 @@ def test_a_giant_can_be_skipped(make, with_giant, strategy):
     for _ in range(2):  # one warning is enough
         assert Counter(tags(loader)) == Counter(set(range(NUM_GRAPHS)) - {17})
     assert loader.plan.skipped.tolist() == [17]
+
+
+@pytest.mark.parametrize("strategy", ["packed", "padded"])
+def test_a_loader_that_would_skip_every_graph_is_refused(make, strategy):
+    with (
+        pytest.warns(UserWarning, match="40 of 40 graphs"),
+        pytest.raises(BatchTooLarge, match=r"no graph fits a batch of .*; raise the sizes"),
+    ):
+        make(BatchSpec(2, 2, 3), oversize="skip", strategy=strategy)
 
 
 @pytest.mark.parametrize("world", [1, 2])
