@@ -10,12 +10,8 @@ from torchkiln.data import LoaderMode
 from torchkiln.graphs.batches._collate import Collator
 from torchkiln.graphs.batches._gather import Gathered
 from torchkiln.graphs.loaders._epoch_plan import EpochPlanner, WorkItem, WorkItems
-from torchkiln.graphs.loaders._resumable import (
-    Position,
-    ResumableLoader,
-    check_reached,
-    read_state,
-)
+from torchkiln.graphs.loaders._pass_reader import PassReader
+from torchkiln.graphs.loaders._position import Position
 
 # What Python does for a batch takes longer than copying a small one, and so does telling another
 # process about it: small ones are made and sent together.
@@ -48,18 +44,17 @@ class GroupMaker:
 
 
 @final
-class Lanes:
-    """Reads groups from processes in turn: group `i` comes from lane `i % num_lanes`.
+class GroupReader:
+    """Reads groups from processes in turn: group `i` comes from process `i % num_processes`.
 
-    A lane is a child process with a buffer of shared memory that it uses again and again. That
-    takes a fraction of what torch's workers take, which map new memory for every message. Each lane
-    plans the epoch itself, so nothing is sent to it, and it goes on with the next epoch by itself.
+    A process has a buffer of shared memory that it uses again and again. That takes a fraction of
+    what torch's workers take, which map new memory for every message. Each process plans the epoch
+    itself, so nothing is sent to it, and it goes on with the next epoch by itself.
 
     Args:
         planner: Knows the groups of every epoch.
         make: Makes a group.
-        identity: See `ResumableLoader`.
-        num_lanes: Child processes; 0 makes groups in this one.
+        num_processes: Child processes; 0 makes groups in this one.
         group_size: Batches in a group.
         async_options: Arguments of `AsyncPrefetcher`.
     """
@@ -69,60 +64,39 @@ class Lanes:
         planner: EpochPlanner,
         make: GroupMaker,
         *,
-        identity: Mapping[str, Any],
-        num_lanes: int,
+        num_processes: int,
         group_size: int,
         async_options: Mapping[str, Any] | None,
     ) -> None:
         self._planner = planner
         self._group_size = group_size
-        self._identity = dict(identity)
-        self._lanes = [
-            ResumableLoader(
-                functools.partial(_items_of, planner, group_size, lane, max(num_lanes, 1)),
+        num_readers = max(num_processes, 1)
+        self._readers = [
+            PassReader(
+                functools.partial(_items_of, planner, group_size, number, num_readers),
                 make,
-                identity=identity,
-                mode=LoaderMode.ASYNC if num_lanes else LoaderMode.SYNC,
+                mode=LoaderMode.ASYNC if num_processes else LoaderMode.SYNC,
                 async_options=async_options,
             )
-            for lane in range(max(num_lanes, 1))
+            for number in range(num_readers)
         ]
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        return dict(self._identity)
-
-    def read(self, epoch: int, begin: int) -> Iterator[Gathered]:
-        """Yield the groups of an epoch from number `begin` on."""
+    def read(self, start: Position) -> Iterator[Gathered]:
+        """Yield the groups of an epoch, without the first `start.done` of them."""
         started: dict[int, Iterator[Gathered]] = {}
-        for group in range(begin, len(self._planner.items(epoch, group_size=self._group_size))):
-            lane = group % len(self._lanes)
-            if lane not in started:
-                started[lane] = self._start(lane, epoch, group // len(self._lanes))
-            yield next(started[lane])
-
-    def locate(self, state: Mapping[str, Any]) -> Position:
-        """Return where `state` was taken.
-
-        Raises:
-            LoaderError: It comes from a loader with another order of batches.
-        """
-        position = read_state(state, self._identity)
-        return check_reached(position, self._planner.num_batches(position.epoch))
+        num_groups = len(self._planner.items(start.epoch, group_size=self._group_size))
+        for group in range(start.done, num_groups):
+            done, number = divmod(group, len(self._readers))
+            if number not in started:
+                started[number] = self._readers[number].read(Position(start.epoch, done))
+            yield next(started[number])
 
     def terminate(self) -> None:
-        for lane in self._lanes:
-            lane.terminate()
-
-    def _start(self, lane: int, epoch: int, done: int) -> Iterator[Gathered]:
-        loader = self._lanes[lane]
-        if loader.epoch != epoch or done:
-            state = {"epoch": epoch, "done": done, "identity": self._identity}
-            loader.load_state_dict(state)
-        return iter(loader)
+        for reader in self._readers:
+            reader.terminate()
 
 
 def _items_of(
-    planner: EpochPlanner, group_size: int, lane: int, num_lanes: int, epoch: int
+    planner: EpochPlanner, group_size: int, number: int, num_readers: int, epoch: int
 ) -> WorkItems:
-    return planner.items(epoch, group_size=group_size)[lane::num_lanes]
+    return planner.items(epoch, group_size=group_size)[number::num_readers]
