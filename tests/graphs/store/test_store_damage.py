@@ -16,7 +16,7 @@ from _stored_graphs import assert_same_graph, rich_graph, rich_graphs, two_type_
 from torchkiln.core import StoreError
 from torchkiln.graphs import BatchSpec, FixedSizeLoader, GraphStore, collate
 from torchkiln.graphs.store import _block_kernels, _blocks
-from torchkiln.graphs.store._blocks import BLOCK_BYTES
+from torchkiln.graphs.store._checksums import BLOCK_BYTES
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 SPECS = {

@@ -112,7 +112,7 @@ class Columns:
 
     def check_edges(self) -> None:
         """Raise `StoreError` for an edge to a node that its graph does not have."""
-        from torchkiln.graphs.batches._collate_kernels import find_stray_edge
+        from torchkiln.graphs.store._store_kernels import find_stray_edge
 
         for place in self.schema.places:
             ends = place.key if isinstance(place.key, tuple) else (None, "", None)
