@@ -277,7 +277,7 @@ def spec_of(schema: StoreSchema, slots: Mapping[str, int]) -> BatchSpec:
     """Return slots by axis as a spec."""
     if not schema.is_hetero:
         return BatchSpec(max(slots["nodes"], 2), slots["edges"], slots["graphs"])
-    keys = [place.key for place in schema.places]
+    keys = [storage.key for storage in schema.storages]
     return BatchSpec(
         {key: max(slots[node_axis(key)], 2) for key in keys if isinstance(key, str)},
         {key: slots[edge_axis(key)] for key in keys if isinstance(key, tuple)},
