@@ -331,3 +331,31 @@ def test_an_unknown_mode(make):
 def test_a_loader_prints_itself(make):
     assert "40 graphs in" in repr(make())
     assert "BatchSpec(num_nodes=20, num_edges=24, num_graphs=6)" in repr(make())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": -1, "shuffle": True, "strategy": "padded", "batch_size": 2}, "seed must be"),
+        ({"seed": "x", "shuffle": True}, "seed must be a whole number, got 'x'"),
+        ({"strategy": "padded", "batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"strategy": "padded", "batch_size": -3}, "batch_size must be at least 1, got -3"),
+        ({"strategy": "padded", "batch_size": 2.0}, "batch_size must be a whole number"),
+        ({"spec": "auto", "batch_size": "3"}, "batch_size must be a whole number, got '3'"),
+        ({"spec": "auto", "num_nodes": 20.5}, "num_nodes must be a whole number, got 20.5"),
+    ],
+)
+def test_wrong_numbers_are_named(store, arguments, message):
+    with pytest.raises(OptionsError, match=message):
+        FixedSizeLoader(store, **{"spec": SPEC, **arguments})
+
+
+def test_workers_do_not_hide_a_wrong_mode(store):
+    with pytest.raises(LoaderError, match="got 'fast'"):
+        FixedSizeLoader(store, SPEC, num_workers=1, mode="fast")
+
+
+@pytest.mark.parametrize("arguments", [{"spec": SPEC}, {"strategy": "padded", "batch_size": 2}])
+def test_an_empty_selection_is_refused(store, arguments):
+    with pytest.raises(OptionsError, match="no graph to load"):
+        FixedSizeLoader(store[[]], **arguments)
