@@ -40,7 +40,7 @@ PYG_VERSIONS ?= 2.6.0 2.8.1
 PYG_TESTS    := tests/graphs/layers tests/poptorch_geometric
 
 pyg-versions: $(STAMP)  ## Run the tests of layers on the oldest and the newest version of PyG
-	site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	for version in $(PYG_VERSIONS); do \
 	  folder=$$site/_pyg/$$version; \
 	  test -d $$folder/torch_geometric-$$version.dist-info || $(BIN)/python -m pip install --quiet \
