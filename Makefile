@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint types test slow faults bench fashion cosmic benchmarks clean
+.PHONY: help install lint types test slow faults pyg-versions bench fashion cosmic benchmarks clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,22 @@ slow: $(STAMP)  ## Run the long test matrices
 
 faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing (about 11 minutes)
 	TORCHKILN_FAULTS=whole $(BIN)/python -m pytest tests/faults -m '' -n 3 --dist worksteal -o tmp_path_retention_policy=failed --timeout 900 $(PYTEST_ARGS)
+
+# The oldest PyG that pyproject.toml allows, and the newest there is. They are installed without what they depend
+# on, so torch stays the one that is there, and inside site-packages, where libraries are looked for.
+PYG_VERSIONS ?= 2.6.0 2.8.1
+PYG_TESTS    := tests/graphs/layers tests/poptorch_geometric
+
+pyg-versions: $(STAMP)  ## Run the tests of layers on the oldest and the newest version of PyG
+	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	for version in $(PYG_VERSIONS); do \
+	  folder=$$site/_pyg/$$version; \
+	  test -d $$folder/torch_geometric-$$version.dist-info || $(BIN)/python -m pip install --quiet \
+	    --disable-pip-version-check --no-deps --upgrade --target $$folder torch_geometric==$$version || exit 1; \
+	  echo "torch_geometric $$version"; \
+	  PYTHONPATH=$$folder $(BIN)/python -c "import torch_geometric as pyg; assert pyg.__version__ == '$$version'" || exit 1; \
+	  PYTHONPATH=$$folder $(BIN)/python -m pytest $(PYG_TESTS) $(PYTEST_ARGS) || exit 1; \
+	done
 
 bench: $(STAMP)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
 	$(BIN)/python bench.py --config configs/qm9_quick.yml

@@ -21,8 +21,8 @@ from torchkiln import Options
 from torchkiln.core import TorchkilnError, WorkerError
 from torchkiln.data import DataLoader, _stopped
 from torchkiln.graphs import FixedSizeLoader, GraphStore
-from torchkiln.graphs.loaders import _lanes
-from torchkiln.graphs.loaders._lanes import GroupMaker
+from torchkiln.graphs.loaders import _group_reader
+from torchkiln.graphs.loaders._group_reader import GroupMaker
 
 LENGTH, AT = 12, 5
 
@@ -134,7 +134,7 @@ def test_a_fault_of_a_worker_of_fixed_size_batches_is_an_error(name, monkeypatch
         return make(self, item)
 
     monkeypatch.setattr(GroupMaker, "__call__", faulty)
-    monkeypatch.setattr(_lanes, "_MAX_GROUP", 1)
+    monkeypatch.setattr(_group_reader, "_MAX_GROUP", 1)
     edges = torch.tensor([[0], [1]])
     graphs = [Data(x=torch.full((2, 1), float(i)), edge_index=edges) for i in range(LENGTH)]
     store = GraphStore.from_dataset(graphs)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from size_strategies import molecules
 
-from torchkiln.core import OptionsError
+from torchkiln.core import BatchTooLarge, OptionsError
 from torchkiln.packing import choose_slots, pack
 
 
@@ -100,3 +100,10 @@ def test_the_largest_graph_fits_and_the_warning_says_what_that_costs():
 def test_unclear_targets_are_refused(sizes, settings, match):
     with pytest.raises(OptionsError, match=match):
         choose_slots(sizes, **settings)
+
+
+def test_decided_slots_that_hold_no_graph_are_the_ones_blamed():
+    sizes = {"nodes": [3, 5, 7], "edges": [4, 9, 8]}
+    slots = choose_slots(sizes, nodes=16, slots={"edges": 2})
+    with pytest.raises(BatchTooLarge, match="3 nodes and 4 edges, but a pack holds 1 edges"):
+        pack(sizes, slots)

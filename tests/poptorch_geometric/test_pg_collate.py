@@ -174,3 +174,9 @@ def test_keys_to_exclude_are_all_but_the_included():
         keys = ["x", "z"]  # a property before PyG 2.4
 
     assert make_exclude_keys(("x",), Older()) == ("z",)
+
+
+def test_what_no_graph_tells_is_refused_with_a_remedy():
+    collate = FixedSizeCollater(FixedSizeOptions(8, 8, 3))
+    with pytest.raises(AssertionError, match=r"exclude_keys=\['idx'\]"):
+        collate([make_graph(n, 1, idx=torch.tensor([i])) for i, n in enumerate((4, 3))])

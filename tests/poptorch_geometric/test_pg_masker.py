@@ -44,3 +44,10 @@ def test_arguments_are_masked_before_the_layer(kind, factor):
 def test_interfaces_cannot_be_made(kind):
     with pytest.raises(TypeError, match="abstract"):
         kind() if kind is Masker else kind(NoMasker())
+
+
+def test_a_layer_may_take_one_tuple():
+    pair = (torch.ones(2), torch.zeros(2))
+    for kind in ("node_masker", "edge_masker", "graph_masker"):
+        layer = getattr(PreLayerMasker(NoMasker()), kind)(lambda entries: entries)
+        assert layer(pair, mask=torch.tensor([True, False])) is pair

@@ -221,3 +221,20 @@ def test_an_asynchronous_loader_gives_every_seed(graph):
     seeds = torch.cat([item.input_id.clone() for item in loader])
     loader.terminate()
     assert sorted(seeds.tolist()) == list(range(100))
+
+
+@pytest.mark.parametrize("missing", ["b", ("b", "to", "a")])
+def test_a_sampled_type_without_a_size_is_named(missing):
+    graph = HeteroData()
+    graph["a"].x, graph["b"].x = torch.randn(6, 2), torch.randn(6, 2)
+    ends = torch.arange(6)
+    graph["b", "to", "a"].edge_index = torch.stack([ends, ends.flip(0)])
+    nodes, edges = {"a": 20, "b": 20}, {("b", "to", "a"): 20}
+    sizes = nodes if isinstance(missing, str) else edges
+    sizes.pop(missing)
+    sizes["other"] = 3
+    loader = FixedSizeNeighborLoader(
+        graph, [2], input_nodes="a", batch_size=2, fixed_size_options=FixedSizeOptions(nodes, edges)
+    )
+    with pytest.raises(AssertionError, match="'b'"):
+        next(iter(loader))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from torch_geometric.nn import global_mean_pool
 
+import poptorch
 from poptorch_geometric import ops, override
 
 X = torch.randn(7, 4)
@@ -69,3 +71,48 @@ def test_substitutions_are_active_inside_only():
     with override.substitutions(torch.nn.Identity()):
         assert pyg.MFConv.forward is not original
     assert pyg.MFConv.forward is original
+
+
+POINTS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [3.0, 0.0], [10.0, 0.0]])
+EXAMPLES = torch.tensor([0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("search", "size"), [(ops.knn_graph, 2), (ops.radius_graph, 2.5)], ids=["knn", "radius"]
+)
+def test_searches_without_loops_return_edges_only_outside_programs(search, size):
+    edges = search(POINTS, size, EXAMPLES)
+    neighbours = {"knn_graph": [{1, 2}, {0, 2}, {0, 1}, set()]}.get(
+        search.__name__, [{1}, {0, 2}, {1}, set()]
+    )
+    assert {tuple(edge) for edge in edges.T.tolist()} == {
+        (source, target) for target, sources in enumerate(neighbours) for source in sources
+    }
+    assert edges.shape[1] == sum(map(len, neighbours))
+    with pytest.raises(AssertionError, match="flow"):
+        search(POINTS, size, flow="sideways")
+
+
+@pytest.mark.parametrize(
+    ("search", "size"), [(ops.knn_graph, 2), (ops.radius_graph, 2.5)], ids=["knn", "radius"]
+)
+def test_searches_without_loops_are_static_in_programs(search, size):
+    class Search(torch.nn.Module):
+        def forward(self, points, examples):
+            return search(points, size, examples)
+
+    edges = search(POINTS, size, EXAMPLES)
+    found = poptorch.inferenceModel(Search())(POINTS, EXAMPLES)
+    assert found.shape[1] > edges.shape[1]
+    assert torch.equal(found[:, found[0] >= 0], edges)
+
+
+def test_a_size_computed_from_data_is_a_value_error_as_in_the_original():
+    class Pooled(torch.nn.Module):
+        def forward(self, x, batch):
+            return global_mean_pool(x, batch)
+
+    model = poptorch.inferenceModel(Pooled())
+    with pytest.raises(ValueError, match="Dynamic shapes disabled") as caught:
+        model(torch.ones(4, 2), torch.zeros(4, dtype=torch.long))
+    assert isinstance(caught.value, poptorch.Error)

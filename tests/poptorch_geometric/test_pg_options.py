@@ -1,9 +1,13 @@
+import numpy as np
 import pytest
 import torch
-from _pg_graphs import WROTE, load_mutag, make_graph, make_hetero
+from _pg_graphs import WROTE, load_mutag, make_graph, make_graphs, make_hetero
 from torch_geometric.loader import DataLoader
 
 from poptorch_geometric import FixedSizeOptions
+from poptorch_geometric.collate import FixedSizeCollater
+from torchkiln.core import OptionsError
+from torchkiln.graphs import BatchSpec
 
 
 def test_defaults_follow_the_number_of_nodes():
@@ -92,3 +96,25 @@ def test_tensors_are_cast_to_the_dtype_of_the_attribute():
     batch = FixedSizeCollater(FixedSizeOptions(6, 8, node_pad_value=2.0))([graph])
     assert batch.z.tolist() == [1, 1, 1, 2, 2, 2]
     assert batch.z.dtype == torch.int16
+
+
+@pytest.mark.parametrize("number", [np.int64, np.int32, torch.tensor])
+def test_sizes_may_be_numbers_of_arrays_and_tensors(number):
+    options = FixedSizeOptions(number(20), number(30), number(3))
+    assert (type(options.num_nodes), type(options.num_graphs)) == (int, int)
+    spec = BatchSpec(number(20), number(30), number(3))
+    assert (type(spec.num_edges), type(spec.num_graphs)) == (int, int)
+    batch = FixedSizeCollater(options)(make_graphs(2))
+    assert (batch.x.shape, batch.edge_index.shape) == ((20, 3), (2, 30))
+    typed = FixedSizeOptions({"author": number(20), "paper": number(9)}, {WROTE: number(15)}, 3)
+    batch = FixedSizeCollater(typed)([make_hetero(), make_hetero()])
+    assert batch["paper"].x.shape == (9, 3)
+
+
+def test_sizes_that_are_no_whole_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"num_nodes.*20\.5"):
+        FixedSizeOptions(20.5, 30)
+    with pytest.raises(OptionsError, match=r"num_nodes.*20\.5"):
+        BatchSpec(20.5, 30, 2)
+    with pytest.raises(ValueError, match=r"num_edges.*'30'"):
+        FixedSizeOptions(20, {WROTE: "30"})

@@ -27,6 +27,7 @@ from torchkiln.core._errors import (
     WorkerError,
     WriteError,
 )
+from torchkiln.core._extensions import Extends, load_extensions
 from torchkiln.core._files import (
     atomic_path,
     file_lock,
@@ -101,6 +102,9 @@ __all__ = [
     # what to switch on while a forward is recorded
     "add_capture_context",
     "capture_contexts",
+    # higher rooms that serve libraries
+    "Extends",
+    "load_extensions",
     # processes
     "run_compiler",
     "run_stoppable",

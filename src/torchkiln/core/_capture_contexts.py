@@ -5,20 +5,16 @@ The runtime knows nothing of graph libraries, and they know nothing of the runti
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+
+from torchkiln.core._extensions import Extends, load_extensions
 
 # Called with the module whose forward is about to be recorded.
 CaptureContext = Callable[[Any], AbstractContextManager[Any]]
 
 _contexts: list[CaptureContext] = []
-
-# A program may use a library without ever importing our part for it: once the library is loaded,
-# our part is imported and adds its contexts.
-_PARTS = {"torch_geometric.nn": "torchkiln.graphs.layers"}
 
 
 def add_capture_context(context: CaptureContext) -> Callable[[], None]:
@@ -28,8 +24,6 @@ def add_capture_context(context: CaptureContext) -> Callable[[], None]:
 
 
 def capture_contexts() -> tuple[CaptureContext, ...]:
-    """Return the contexts to enter, those of parts that loaded libraries call for included."""
-    for library, part in _PARTS.items():
-        if library in sys.modules:
-            importlib.import_module(part)
+    """Return the contexts to enter, those of extensions that loaded libraries call for included."""
+    load_extensions(Extends.CAPTURE)
     return tuple(_contexts)

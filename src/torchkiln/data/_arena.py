@@ -1,9 +1,9 @@
 """Passing values between processes with their tensors in shared memory.
 
 A value is pickled, but each plain tensor in it, at any depth and in any type of object, is replaced
-by its place in an *arena*: an anonymous piece of shared memory. The memory has no name in the file
-system, so nothing can be left behind, however the processes end; and it does not count against the
-size of `/dev/shm`, which containers often limit to 64 MB.
+by its address in an *arena*: an anonymous piece of shared memory. The memory has no name in the
+file system, so nothing can be left behind, however the processes end; and it does not count against
+the size of `/dev/shm`, which containers often limit to 64 MB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 _ALIGNMENT = 64
 
 
-class Place(NamedTuple):
+class ArenaAddress(NamedTuple):
     """Where a tensor lies in an arena."""
 
     offset: int
@@ -38,7 +38,7 @@ class Packed(NamedTuple):
     """A value ready to be copied into an arena."""
 
     payload: bytes
-    tensors: list[tuple[Place, Tensor]]
+    tensors: list[tuple[ArenaAddress, Tensor]]
     num_bytes: int
 
 
@@ -50,29 +50,29 @@ def pack(value: Any) -> Packed:
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     pickler.dump(value)
-    return Packed(buffer.getvalue(), list(pickler.places.values()), pickler.num_bytes)
+    return Packed(buffer.getvalue(), list(pickler.addresses.values()), pickler.num_bytes)
 
 
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         # By identity, so that a tensor that occurs twice stays one; holding it keeps its id unique.
-        self.places: dict[int, tuple[Place, Tensor]] = {}
+        self.addresses: dict[int, tuple[ArenaAddress, Tensor]] = {}
         self.num_bytes = 0
 
-    def persistent_id(self, obj: Any) -> Place | None:
+    def persistent_id(self, obj: Any) -> ArenaAddress | None:
         if type(obj) is not Tensor or not _is_plain(obj):
             return None
-        known = self.places.get(id(obj))
+        known = self.addresses.get(id(obj))
         if known is not None:
             return known[0]
         # The strides of a dense copy: channels_last stays channels_last, gaps are closed.
         stride = torch.empty_like(obj, device="meta").stride()
-        place = Place(self.num_bytes, obj.dtype, tuple(obj.shape), tuple(stride))
-        self.places[id(obj)] = (place, obj)
+        address = ArenaAddress(self.num_bytes, obj.dtype, tuple(obj.shape), tuple(stride))
+        self.addresses[id(obj)] = (address, obj)
         size = obj.numel() * obj.element_size()
         self.num_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return place
+        return address
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -89,9 +89,9 @@ class Arena:
         self.num_bytes = num_bytes
 
     def write(self, packed: Packed) -> None:
-        for place, tensor in packed.tensors:
+        for address, tensor in packed.tensors:
             if tensor.numel():
-                _view(self._memory, place).copy_(tensor.detach())
+                _view(self._memory, address).copy_(tensor.detach())
 
     def read(self, payload: bytes, on_free: Callable[[], None]) -> Any:
         """Return the value; `on_free` is called once none of its tensors is in use any more.
@@ -108,21 +108,21 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, holder: np.ndarray) -> None:
         super().__init__(file)
         self._holder = holder
-        self._tensors: dict[Place, Tensor] = {}
+        self._tensors: dict[ArenaAddress, Tensor] = {}
 
-    def persistent_load(self, pid: Place) -> Tensor:
+    def persistent_load(self, pid: ArenaAddress) -> Tensor:
         if 0 in pid.shape:
             return torch.empty(pid.shape, dtype=pid.dtype)
-        # Places are unique, so an equal one is the same tensor.
+        # Addresses are unique, so an equal one is the same tensor.
         if pid not in self._tensors:
             self._tensors[pid] = _view(self._holder, pid)
         return self._tensors[pid]
 
 
-def _view(memory: Any, place: Place) -> Tensor:
-    count = int(np.prod(place.shape, dtype=np.int64))
-    flat = torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.offset)
-    return flat.as_strided(place.shape, place.stride)
+def _view(memory: Any, address: ArenaAddress) -> Tensor:
+    count = int(np.prod(address.shape, dtype=np.int64))
+    flat = torch.frombuffer(memory, dtype=address.dtype, count=count, offset=address.offset)
+    return flat.as_strided(address.shape, address.stride)
 
 
 def make_shared_memory(num_bytes: int) -> int:

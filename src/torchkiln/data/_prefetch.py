@@ -12,7 +12,6 @@ import torch.utils.data
 from torch import Tensor
 
 from torchkiln.core import WorkerError, span
-from torchkiln.data._channel import Begin, Failed, Finished, Ready
 from torchkiln.data._errors import (
     EmptyDatasetError,
     LoaderError,
@@ -20,6 +19,7 @@ from torchkiln.data._errors import (
     RebatchError,
     TerminatedError,
 )
+from torchkiln.data._messages import Begin, Failed, Finished, Ready
 from torchkiln.data._prefetch_child import ChildSettings
 from torchkiln.data._prefetch_handle import ChildHandle, StartMethod
 from torchkiln.data._structure import map_tensors

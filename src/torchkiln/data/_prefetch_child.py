@@ -18,7 +18,7 @@ import torch
 import torch.utils.data
 
 from torchkiln.data._arena import Arena, make_shared_memory, pack
-from torchkiln.data._channel import (
+from torchkiln.data._messages import (
     Begin,
     Failed,
     Finished,

@@ -19,7 +19,7 @@ import torch
 
 from torchkiln.core import WorkerError
 from torchkiln.data._arena import Arena
-from torchkiln.data._channel import Failed, Finished, NewArena, Ready, Taken, ToChild, ToParent
+from torchkiln.data._messages import Failed, Finished, NewArena, Ready, Taken, ToChild, ToParent
 from torchkiln.data._prefetch_child import ChildSettings, run_child
 from torchkiln.data._process_end import describe_end
 from torchkiln.data._socket_names import use_cleaned_folder

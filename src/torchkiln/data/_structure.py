@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from torchkiln.core import Extends, load_extensions
 
 
 class Container(Protocol):
@@ -45,10 +45,6 @@ class DescribedContainer(Container, Protocol):
 
 _containers: dict[type, Container] = {}
 
-# Objects of a library may be passed without our part for it ever being imported: once the library
-# is loaded, our part is imported and registers its containers.
-_parts = {"torch_geometric.data": "torchkiln.graphs._containers"}
-
 
 def register_container(kind: type, container: Container | None) -> None:
     """Let objects of `kind` be passed to and returned from programs; None takes it back."""
@@ -60,8 +56,7 @@ def register_container(kind: type, container: Container | None) -> None:
 
 def container_of(value: Any) -> Container | None:
     """Return the container registered for the exact type, else for the first base that fits."""
-    for library in [name for name in _parts if name in sys.modules]:
-        importlib.import_module(_parts.pop(library))
+    load_extensions(Extends.CONTAINERS)
     exact = _containers.get(type(value))
     if exact is not None:
         return exact

@@ -17,7 +17,7 @@ from torch_geometric.data.data import BaseData
 
 from torchkiln.data import flatten, register_container
 from torchkiln.graphs._errors import GraphError
-from torchkiln.graphs._levels import StoreKey, is_hetero, stores_of
+from torchkiln.graphs._levels import StorageKey, is_hetero, stores_of
 
 # The order in which PyG's constructor sets them, which is the order that `repr` shows.
 _FIRST = ("x", "edge_index", "edge_attr", "y", "pos", "time")
@@ -40,7 +40,7 @@ class GraphContainer:
 
     def rebuild(self, original: Any, tensors: Iterator[Tensor]) -> Any:
         """Return a graph like `original` with other tensors; its sizes stay those of `original`."""
-        given: dict[StoreKey, dict[str, Tensor]] = {}
+        given: dict[StorageKey, dict[str, Tensor]] = {}
         for kind, name, _ in _entries(original):
             given.setdefault(kind, {})[name] = next(tensors)
         sizes = _sizes(original)
@@ -87,7 +87,7 @@ def register() -> None:
     register_container(BaseData, GraphContainer())
 
 
-def _entries(graph: Any) -> list[tuple[StoreKey, str, Tensor]]:
+def _entries(graph: Any) -> list[tuple[StorageKey, str, Tensor]]:
     """Return (store, name, tensor) of every tensor, in the order that programs use."""
     _require_graph(graph)
     if isinstance(graph, Data):
@@ -126,13 +126,13 @@ def _is_batch(graph: Any) -> bool:
     return isinstance(graph, Batch)
 
 
-def _sizes(graph: Any) -> dict[StoreKey, dict[str, int]]:
+def _sizes(graph: Any) -> dict[StorageKey, dict[str, int]]:
     """Return the sizes to be stored, by store.
 
     A batch has all of them: those of a combined batch could not be told from its tensors. Single
     graphs have what the user stored. Never read from values: tensors may be without any.
     """
-    found: dict[StoreKey, dict[str, int]] = {}
+    found: dict[StorageKey, dict[str, int]] = {}
     for kind, store in stores_of(graph):
         sizes = {name: store[name] for name in _SIZES if name in store}
         if _is_batch(graph) and (kind is not None or not is_hetero(graph)):
@@ -141,7 +141,7 @@ def _sizes(graph: Any) -> dict[StoreKey, dict[str, int]]:
     return found
 
 
-def _inferred(kind: StoreKey, store: Any) -> dict[str, int]:
+def _inferred(kind: StorageKey, store: Any) -> dict[str, int]:
     sizes = {}
     if not isinstance(kind, tuple):
         for name in ("batch", "x", "pos"):

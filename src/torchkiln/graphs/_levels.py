@@ -21,7 +21,7 @@ from torchkiln.graphs._errors import GraphError
 
 # A node type, an edge type, or None: the only store of a homogeneous graph, and the global store of
 # a heterogeneous one.
-StoreKey = str | tuple[str, str, str] | None
+StorageKey = str | tuple[str, str, str] | None
 
 
 class Level(enum.Enum):
@@ -37,11 +37,11 @@ class Level(enum.Enum):
 class Census:
     """Nodes and edges of every graph of a list, by type (None for homogeneous graphs)."""
 
-    nodes: dict[StoreKey, list[int]]
-    edges: dict[StoreKey, list[int]]
+    nodes: dict[StorageKey, list[int]]
+    edges: dict[StorageKey, list[int]]
 
 
-Levels = dict[StoreKey, dict[str, Level]]
+Levels = dict[StorageKey, dict[str, Level]]
 
 
 @final
@@ -65,7 +65,7 @@ def is_hetero(graph: Any) -> bool:
     return isinstance(graph, HeteroData)
 
 
-def stores_of(graph: Any) -> Iterator[tuple[StoreKey, Any]]:
+def stores_of(graph: Any) -> Iterator[tuple[StorageKey, Any]]:
     """Yield the stores of a graph with their keys, the global one first."""
     keys = [None, *graph.node_types, *graph.edge_types] if is_hetero(graph) else [None]
     return zip(keys, graph.stores, strict=True)
@@ -132,7 +132,7 @@ def _count_by_shape(graphs: Sequence[Any]) -> Census | None:
     )
 
 
-def _known(num_nodes: int | None, index: int, kind: StoreKey) -> int:
+def _known(num_nodes: int | None, index: int, kind: StorageKey) -> int:
     if num_nodes is None:
         where = "" if kind is None else f" of type {kind!r}"
         raise GraphError(
@@ -208,7 +208,7 @@ def check_given(given: Mapping[str, str], names: Collection[str]) -> None:
 def find_level(
     graphs: Sequence[Any],
     census: Census,
-    key: StoreKey,
+    key: StorageKey,
     name: str,
     value: Tensor,
     *,
@@ -232,7 +232,7 @@ def find_level(
     return level
 
 
-def no_fixed_size(key: StoreKey, name: str) -> GraphError:
+def no_fixed_size(key: StorageKey, name: str) -> GraphError:
     """Return the refusal of an attribute that is as long as it likes in each graph."""
     where = "" if key is None else f" of {key!r}"
     return GraphError(
@@ -317,12 +317,12 @@ def _checked(name: str, given: str, *, as_nodes: bool, as_edges: bool, is_found:
     return level
 
 
-def cat_dim(graph: Any, key: StoreKey, name: str, value: Tensor) -> int | None:
+def cat_dim(graph: Any, key: StorageKey, name: str, value: Tensor) -> int | None:
     """Return the dim along which PyG joins an attribute; None if it stacks."""
     dim = graph.__cat_dim__(name, value, store_at(graph, key))
     return dim if isinstance(dim, int) and value.dim() else None
 
 
-def store_at(graph: Any, key: StoreKey) -> Any:
+def store_at(graph: Any, key: StorageKey) -> Any:
     """Return the store of a type; for None the global, or only, one."""
     return graph.stores[0] if key is None else graph[key]

@@ -8,20 +8,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from torchkiln.core import BatchTooLarge, OptionsError, warn_user
+from torchkiln.core import OptionsError
 from torchkiln.packing._algorithms import AlgorithmName, find_algorithm
+from torchkiln.packing._oversize import Oversize, find_candidates, warn_skipped
 from torchkiln.packing._plan import PackPlan
-from torchkiln.packing._sizes import (
-    GRAPHS,
-    Integers,
-    SizeTable,
-    capacities,
-    join_words,
-    read_slots,
-)
+from torchkiln.packing._sizes import SizeTable, capacities, read_slots
 from torchkiln.packing._slots import choose_slots
-
-Oversize = Literal["error", "skip", "trim"]
 
 
 def pack(
@@ -62,43 +54,46 @@ def pack(
         OptionsError: Sizes, slots or options make no sense.
     """
     table = SizeTable.read(sizes)
-    chosen = find_algorithm(algorithm)
+    find_algorithm(algorithm)  # choosing slots takes time, so a misspelt name is said before
     if slots == "auto":
         slots = choose_slots(sizes, nodes=target_nodes, graphs=target_graphs, reserve=reserve)
     elif not isinstance(slots, Mapping):
         raise OptionsError(f"slots must be a dict by axis or 'auto', got {slots!r}")
     elif target_nodes is not None or target_graphs is not None:
         raise OptionsError("targets choose slots: pass slots='auto', or leave the targets out")
+    plan = plan_packs(
+        table,
+        slots,
+        algorithm=algorithm,
+        seed=seed,
+        epoch=epoch,
+        oversize=oversize,
+        reserve=reserve,
+    )
+    warn_skipped(plan, table)
+    return plan
+
+
+def plan_packs(
+    table: SizeTable,
+    slots: Mapping[str, int],
+    *,
+    algorithm: str,
+    seed: int | None,
+    epoch: int,
+    oversize: Oversize,
+    reserve: int = 1,
+) -> PackPlan:
+    """Do what `pack` does, but say nothing about graphs that are skipped."""
+    chosen = find_algorithm(algorithm)
     slots = read_slots(slots, table.axes, reserve)
-    limits = capacities(slots, reserve)
-    values = table.with_graphs()
-
-    too_large = (values > limits).any(axis=1)
-    left_out = np.zeros(0, dtype=np.int64)
-    to_trim = np.zeros(0, dtype=np.int64)
-    if too_large.any():
-        culprits = np.flatnonzero(too_large)
-        if oversize == "error":
-            raise BatchTooLarge(_explain(table, culprits, slots, limits, reserve))
-        if oversize == "skip":
-            left_out = culprits
-            warn_user(
-                f"{len(culprits):,} of {len(table):,} graphs fit no pack of "
-                f"{join_words(f'{size:,} {axis}' for axis, size in slots.items())} and were "
-                f"skipped; the first is graph {culprits[0]} with {table.describe(culprits[0])}"
-            )
-        elif oversize == "trim":
-            to_trim = culprits
-            values = np.minimum(values, limits)
-        else:
-            raise OptionsError(f"oversize must be 'error', 'skip' or 'trim', got {oversize!r}")
-
-    order = np.flatnonzero(~too_large) if len(left_out) else np.arange(len(table))
-    random = None if seed is None else _generator(seed, epoch)
+    candidates = find_candidates(table, slots, reserve=reserve, oversize=oversize)
+    order = candidates.graphs
+    random = None if seed is None else shuffler(seed, epoch)
     if random is not None:
         order = random.permutation(order)
-    stream = np.take(values, order, axis=0)  # several times as fast as values[order]
-    positions, offsets = chosen.run(stream, limits)
+    stream = np.take(candidates.values, order, axis=0)  # several times as fast as values[order]
+    positions, offsets = chosen.run(stream, capacities(slots, reserve))
     used = {
         axis: np.add.reduceat(np.take(stream[:, column], positions), offsets[:-1])
         if len(offsets) > 1
@@ -110,8 +105,8 @@ def pack(
         offsets,
         slots,
         used,
-        skipped=left_out,
-        oversize=to_trim,
+        skipped=candidates.skipped,
+        oversize=candidates.trimmed,
         algorithm=algorithm,
     )
     if random is not None and chosen.sorts_packs:
@@ -119,30 +114,8 @@ def pack(
     return plan
 
 
-def _generator(seed: int, epoch: int) -> np.random.Generator:
+def shuffler(seed: int, epoch: int) -> np.random.Generator:
+    """Return what shuffles the graphs of an epoch."""
     if seed < 0 or epoch < 0:
         raise OptionsError(f"seed and epoch must not be negative, got {seed} and {epoch}")
     return np.random.default_rng([seed, epoch])
-
-
-def _explain(
-    table: SizeTable, culprits: Integers, slots: Mapping[str, int], limits: Integers, reserve: int
-) -> str:
-    first = int(culprits[0])
-    largest = table.values[culprits].max(axis=0)
-    over = [
-        (axis, int(limit))
-        for axis, size, limit in zip(table.axes, table.values[first], limits, strict=False)
-        if size > limit
-    ]
-    held = join_words(f"{limit:,} {axis}" for axis, limit in over)
-    needed = {
-        axis: max(int(size) + reserve, slots[axis])
-        for axis, size in zip(table.axes, largest, strict=True)
-    }
-    others = f" ({len(culprits) - 1:,} more are too large)" if len(culprits) > 1 else ""
-    return (
-        f"graph {first} has {table.describe(first)}, but a pack holds {held}{others}; "
-        f"raise slots to {needed | {GRAPHS: slots[GRAPHS]}}, pass oversize='skip' or 'trim', or "
-        "give giants batches of their own with split_giants"
-    )

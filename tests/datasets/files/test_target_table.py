@@ -9,7 +9,7 @@ from _random_molecules import random_molecules
 from torchkiln.core import StoreError
 from torchkiln.datasets import QM9_TARGETS
 from torchkiln.datasets.files._target_table import read_target_table, table_beside, with_table
-from torchkiln.datasets.qm9._arrays import TARGET_COLUMNS
+from torchkiln.datasets.molecules._published_targets import TARGET_COLUMNS
 
 
 def write(tmp_path, text):

@@ -132,7 +132,7 @@ def test_filler_has_no_direction_and_vanishes():
 
 def test_real_molecules_have_as_many_neighbours_as_counted(molecules):
     from torchkiln.datasets._sizes import count_neighbors
-    from torchkiln.datasets.qm9._targets import to_molecules
+    from torchkiln.datasets.qm9._molecules import to_molecules
 
     pairs = interaction_pairs(to_molecules(molecules, "tables"), cutoff_angstrom=3.0)
     assert (2 * np.diff(pairs.offsets)).tolist() == count_neighbors(molecules, 3.0).tolist()

@@ -8,7 +8,8 @@ from _random_molecules import random_molecules
 
 from torchkiln.core import OptionsError, StoreError
 from torchkiln.datasets import QM9_TARGETS, Molecules, TargetTransform, element_baseline
-from torchkiln.datasets.qm9._targets import ATOM_REFERENCES_EV, to_molecules
+from torchkiln.datasets.molecules._published_targets import ATOM_REFERENCES_EV
+from torchkiln.datasets.qm9._molecules import to_molecules
 
 # Of a value of 10,000 eV this is a hundredth of a micro-electronvolt.
 RELATIVE = 1e-12

@@ -9,7 +9,7 @@ import torch
 
 from torchkiln.core import StoreError
 from torchkiln.datasets import QM9_TARGETS, qm9_molecules, write_qm9_root
-from torchkiln.datasets.qm9._targets import to_molecules
+from torchkiln.datasets.qm9._molecules import to_molecules
 
 LIMIT = 60
 MANIFEST = "torchkiln-qm9.json"

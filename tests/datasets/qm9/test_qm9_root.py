@@ -195,3 +195,11 @@ def test_a_damaged_record_of_files_names_the_remedy(root, qm9_tables):
 def test_a_limit_below_one_is_refused(qm9_tables, tmp_path):
     with pytest.raises(OptionsError, match="at least 1, got 0"):
         write_qm9_root(tmp_path, source=qm9_tables, limit=0)
+
+
+def test_qm9_is_not_written_over_a_file(tmp_path):
+    target = tmp_path / "notes.txt"
+    target.write_text("precious")
+    (tmp_path / "source").mkdir()
+    with pytest.raises(StoreError, match=r"notes\.txt is a file; choose a directory"):
+        write_qm9_root(target, source=tmp_path / "source")

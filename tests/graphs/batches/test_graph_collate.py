@@ -419,3 +419,8 @@ def test_all_of_qm9_equals_pygs_batches(tmp_path):
     plan = pack(store.sizes, slots, seed=0)
     assert sorted(plan.indices.tolist()) == list(range(130_831))
     check_against_pyg(dataset, store, 2000, 4160, 130, plan)
+
+
+def test_a_combined_batch_needs_a_pack(store):
+    with pytest.raises(OptionsError, match="at least one pack"):
+        collate_combined(store, [], SPEC)

@@ -183,6 +183,33 @@ def test_a_state_after_the_last_batch_is_the_next_epoch(make):
     assert tags(resumed) == tags(loader)
 
 
+# As version 0.1.0 wrote it, for `SPEC` and 40 graphs that are not shuffled.
+OLD_STATE = {
+    "epoch": 1,
+    "done": 3,
+    "identity": {
+        "sizes": "4d4a6fbb1f1866fe",
+        "slots": {"nodes": 20, "edges": 24, "graphs": 6},
+        "strategy": "packed",
+        "batch_size": None,
+        "seed": None,
+        "oversize": "error",
+        "algorithm": "best_fit",
+        "num_processes": 1,
+        "packs_per_batch": 1,
+        "trim_seed": None,
+    },
+}
+
+
+def test_a_state_that_was_written_before_is_taken_up(make):
+    straight, resumed = make(), make()
+    resumed.load_state_dict(OLD_STATE)
+    assert resumed.state_dict() == OLD_STATE
+    assert tags(resumed) == tags(itertools.islice(iter(straight), 3, None))
+    assert resumed.epoch == 2
+
+
 @pytest.mark.parametrize(
     ("other", "name"),
     [
@@ -245,6 +272,15 @@ def test_a_giant_can_be_skipped(make, with_giant, strategy):
     assert loader.plan.skipped.tolist() == [17]
 
 
+@pytest.mark.parametrize("strategy", ["packed", "padded"])
+def test_a_loader_that_would_skip_every_graph_is_refused(make, strategy):
+    with (
+        pytest.warns(UserWarning, match="40 of 40 graphs"),
+        pytest.raises(BatchTooLarge, match=r"no graph fits a batch of .*; raise the sizes"),
+    ):
+        make(BatchSpec(2, 2, 3), oversize="skip", strategy=strategy)
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_giant_can_be_trimmed(make, with_giant, world):
     ranks = [
@@ -295,3 +331,31 @@ def test_an_unknown_mode(make):
 def test_a_loader_prints_itself(make):
     assert "40 graphs in" in repr(make())
     assert "BatchSpec(num_nodes=20, num_edges=24, num_graphs=6)" in repr(make())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": -1, "shuffle": True, "strategy": "padded", "batch_size": 2}, "seed must be"),
+        ({"seed": "x", "shuffle": True}, "seed must be a whole number, got 'x'"),
+        ({"strategy": "padded", "batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"strategy": "padded", "batch_size": -3}, "batch_size must be at least 1, got -3"),
+        ({"strategy": "padded", "batch_size": 2.0}, "batch_size must be a whole number"),
+        ({"spec": "auto", "batch_size": "3"}, "batch_size must be a whole number, got '3'"),
+        ({"spec": "auto", "num_nodes": 20.5}, "num_nodes must be a whole number, got 20.5"),
+    ],
+)
+def test_wrong_numbers_are_named(store, arguments, message):
+    with pytest.raises(OptionsError, match=message):
+        FixedSizeLoader(store, **{"spec": SPEC, **arguments})
+
+
+def test_workers_do_not_hide_a_wrong_mode(store):
+    with pytest.raises(LoaderError, match="got 'fast'"):
+        FixedSizeLoader(store, SPEC, num_workers=1, mode="fast")
+
+
+@pytest.mark.parametrize("arguments", [{"spec": SPEC}, {"strategy": "padded", "batch_size": 2}])
+def test_an_empty_selection_is_refused(store, arguments):
+    with pytest.raises(OptionsError, match="no graph to load"):
+        FixedSizeLoader(store[[]], **arguments)

@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 from _large_graphs import library, load_cora, random_graph, same_tensors
+from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
 
 import torchkiln
@@ -310,3 +311,20 @@ def test_refused_arguments(graph, data, arguments, message):
     given = {"batch_size": 4, **arguments}
     with pytest.raises(OptionsError, match=message):
         FixedSizeNeighborLoader(library() if data == "library" else graph, [2], **given)
+
+
+def ring(num_nodes=40):
+    nodes = torch.arange(num_nodes)
+    return Data(x=nodes.float()[:, None], edge_index=torch.stack([nodes, (nodes + 1) % num_nodes]))
+
+
+def test_a_mask_of_another_graph_is_refused():
+    mask = torch.ones(5, dtype=torch.bool)
+    with pytest.raises(OptionsError, match=r"mask of shape \[5\], but there are 40 nodes"):
+        FixedSizeNeighborLoader(ring(), [2], input_nodes=mask, batch_size=2)
+
+
+def test_a_batch_may_be_larger_than_all_seeds():
+    loader = FixedSizeNeighborLoader(ring(), [2], batch_size=100)
+    (batch,) = loader
+    assert batch.x[batch.seed_mask].flatten().sort().values.tolist() == list(range(40))

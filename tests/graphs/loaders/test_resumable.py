@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchkiln.core import TorchkilnError, WorkerError
-from torchkiln.data import LoaderError, LoaderMode
+from torchkiln.data import AsyncPrefetcher, LoaderError, LoaderMode, PrefetchError
 from torchkiln.graphs.loaders._resumable import ResumableLoader
 
 
@@ -122,6 +122,14 @@ def test_refused_modes():
         loader(mode="async_rebatched")
     with pytest.raises(LoaderError, match="no meaning in mode sync"):
         loader(async_options={"buffer_size": 2})
+
+
+def test_a_loader_that_loads_ahead_is_no_source_of_another_prefetcher(loaders):
+    it = loaders()
+    next(iter(it))
+    if it.mode is LoaderMode.ASYNC:
+        with pytest.raises(PrefetchError, match="loads asynchronously already"):
+            AsyncPrefetcher(it)
 
 
 def stop_at_two(item):

@@ -108,3 +108,8 @@ def test_refused_arguments(arguments, message):
     given = {"edge_index": cliques(1, 4), "num_nodes": 4, "num_parts": 2, **arguments}
     with pytest.raises(OptionsError, match=message):
         partition_graph(**given)
+
+
+def test_parts_are_a_whole_number():
+    with pytest.raises(OptionsError, match=r"num_parts must be a whole number, got 2.5"):
+        partition_graph(cliques(4, 5), 20, 2.5)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from _large_graphs import library, random_graph, same_tensors
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.sampler import NodeSamplerInput
 
@@ -304,3 +304,31 @@ def test_refused_weights_seeds_and_times():
         sample(data, [2], time_attr="when")
     with pytest.raises(OptionsError, match="got list"):
         NeighborSampler([1, 2, 3], [2])
+
+
+@pytest.mark.parametrize("edge", [[0, 7], [7, 0], [-1, 0]])
+def test_a_sampler_refuses_edges_to_no_node(edge):
+    # They used to overwrite memory that belongs to others.
+    graph = Data(x=torch.zeros(3, 1), edge_index=torch.tensor([edge]).T)
+    with pytest.raises(
+        OptionsError, match=r"edge_index has nodes from .* but there are 3; correct"
+    ):
+        NeighborSampler(graph, [2])
+
+
+@pytest.mark.parametrize("edge", [[0, 7], [-1, 0]])
+def test_a_sampler_refuses_typed_edges_to_no_node(edge):
+    graph = HeteroData()
+    graph["a"].x, graph["b"].x = torch.zeros(3, 1), torch.zeros(4, 1)
+    graph["a", "to", "b"].edge_index = torch.tensor([edge]).T
+    with pytest.raises(OptionsError, match=r"edge_index has nodes .* of type '[ab]'"):
+        NeighborSampler(graph, [2])
+
+
+@pytest.mark.parametrize(
+    ("num_neighbors", "message"),
+    [(3, r"num_neighbors is 3; .* such as \[3\]"), ([2.5], "must be a whole number, got 2.5")],
+)
+def test_neighbors_are_whole_numbers_by_hop(num_neighbors, message):
+    with pytest.raises(OptionsError, match=message):
+        NeighborSampler(star(5), num_neighbors)

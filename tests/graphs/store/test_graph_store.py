@@ -173,8 +173,8 @@ def test_points_without_edges():
 def test_attributes_are_told_apart_over_all_graphs():
     # As long as graph 0 has nodes, but the same in all graphs: it belongs to the graph.
     graphs = [Data(x=torch.rand(n, 1), y=torch.rand(3)) for n in (3, 4)]
-    (place,) = make(graphs).schema.places
-    assert {a.key: a.axis for a in place.attributes} == {"x": "nodes", "y": None}
+    (storage,) = make(graphs).schema.storages
+    assert {a.key: a.axis for a in storage.attributes} == {"x": "nodes", "y": None}
 
 
 def test_as_many_nodes_as_edges_are_told_apart_by_name():
@@ -182,8 +182,8 @@ def test_as_many_nodes_as_edges_are_told_apart_by_name():
         Data(x=torch.rand(n, 1), edge_index=torch.zeros(2, n, dtype=int), edge_attr=torch.rand(n))
         for n in (3, 4)
     ]
-    (place,) = make(graphs).schema.places
-    axes = {a.key: a.axis for a in place.attributes}
+    (storage,) = make(graphs).schema.storages
+    axes = {a.key: a.axis for a in storage.attributes}
     assert axes == {"x": "nodes", "edge_index": "edges", "edge_attr": "edges"}
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from _stored_graphs import assert_same_graph, rich_graph, rich_graphs, two_type_graphs
+from torch_geometric.data import Data
 
 from torchkiln.core import StoreError
 from torchkiln.graphs import BatchSpec, FixedSizeLoader, GraphStore, collate
 from torchkiln.graphs.store import _block_kernels, _blocks
-from torchkiln.graphs.store._block_size import BLOCK_BYTES
+from torchkiln.graphs.store._checksums import BLOCK_BYTES
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 SPECS = {
@@ -264,3 +265,26 @@ def test_verification_reads_everything_once(large, monkeypatch):
     assert len(calls) == sum(-(-path.stat().st_size // BLOCK_BYTES) for path in paths)
     list(store)
     assert len(calls) == sum(-(-path.stat().st_size // BLOCK_BYTES) for path in paths)
+
+
+def named_graphs():
+    return [
+        Data(
+            x=torch.ones(n, 1),
+            edge_index=torch.zeros(2, n, dtype=torch.int64),
+            y=torch.tensor([n]),
+            name=f"gräph {n}",
+        )
+        for n in range(1, 9)
+    ]
+
+
+def test_damaged_texts_are_store_errors(tmp_path):
+    GraphStore.build(named_graphs(), tmp_path / "store", progress=False)
+    (path,) = (tmp_path / "store").glob("03-*.npy")
+    content = bytearray(path.read_bytes())
+    content[-4] ^= 0xFF
+    path.write_bytes(content)
+    damaged = GraphStore.open(tmp_path / "store")
+    with pytest.raises(StoreError, match=r"name\.npy is damaged.*build the store again"):
+        damaged[7]

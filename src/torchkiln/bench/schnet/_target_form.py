@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchkiln.bench.schnet._settings import Settings
-from torchkiln.datasets.qm9._targets import ATOM_REFERENCES_EV, find_target
+from torchkiln.datasets.molecules._published_targets import ATOM_REFERENCES_EV, find_target
 
 References = Literal["none", "atoms", "fitted"]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from torchkiln.core import StoreError
 from torchkiln.datasets.files._builder import MoleculeBuilder
+from torchkiln.datasets.files._published_xyz import is_published_xyz, read_published_xyz
 from torchkiln.datasets.files._sdf import read_sdf
 from torchkiln.datasets.files._text_lines import TextLines, open_lines
 from torchkiln.datasets.files._xyz import read_xyz
 from torchkiln.datasets.molecules._molecules import Molecules
-from torchkiln.datasets.qm9._published_xyz import is_published_xyz, read_published_xyz
 
 _READERS: dict[str, Callable[[TextLines, MoleculeBuilder], None]] = {
     ".xyz": read_xyz,

@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 
 from torchkiln.core import StoreError
 from torchkiln.datasets.molecules._molecules import Molecules
-from torchkiln.datasets.qm9._arrays import TARGET_COLUMNS
-from torchkiln.datasets.qm9._targets import QM9_TARGETS, in_pyg_units, published_name
+from torchkiln.datasets.molecules._published_targets import (
+    QM9_TARGETS,
+    TARGET_COLUMNS,
+    in_pyg_units,
+    published_name,
+)
 
 
 @dataclass(frozen=True, slots=True)

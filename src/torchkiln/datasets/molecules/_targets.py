@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 from torchkiln.core import OptionsError, StoreError
 from torchkiln.datasets.molecules._molecules import Molecules
-from torchkiln.datasets.qm9._targets import ATOM_REFERENCES_EV, QM9_TARGETS, find_target
+from torchkiln.datasets.molecules._published_targets import (
+    ATOM_REFERENCES_EV,
+    QM9_TARGETS,
+    find_target,
+)
 
 Values = NDArray[np.float64]
 _REFERENCES = ("none", "atoms", "fitted")

@@ -13,6 +13,11 @@ from tqdm import tqdm
 
 from torchkiln.core import StoreError
 from torchkiln.datasets._array_cache import Arrays, cached_arrays, data_dir
+from torchkiln.datasets.molecules._published_targets import (
+    HARTREE_TO_EV,
+    KCAL_MOL_TO_EV,
+    published_targets,
+)
 from torchkiln.datasets.qm9._bonds import Bonds, derive_bonds
 from torchkiln.datasets.qm9._source import PARTS, MoleculeTable, find_source, read_chunks
 
@@ -20,24 +25,6 @@ NUM_MOLECULES = 130_831
 # Raised whenever the arrays or what is derived from them change.
 _FORMAT = 1
 
-# The columns of `QM9Arrays.targets`, named as in the published gdb9.sdf.csv.
-TARGET_COLUMNS = (
-    *("A", "B", "C", "mu", "alpha", "homo", "lumo", "gap", "r2", "zpve"),
-    *("u0", "u298", "h298", "g298", "cv", "u0_atom", "u298_atom", "h298_atom", "g298_atom"),
-)
-_ENERGY_COLUMNS = [TARGET_COLUMNS.index(name) for name in ("u0", "u298", "h298", "g298")]
-# Energies of single atoms in hartree (U0, U, H, G), published with QM9 as atomref.txt.
-ATOM_ENERGIES_HARTREE = {
-    1: (-0.500273, -0.498857, -0.497912, -0.510927),
-    6: (-37.846772, -37.845355, -37.844411, -37.861317),
-    7: (-54.583861, -54.582445, -54.581501, -54.598897),
-    8: (-75.064579, -75.063163, -75.062219, -75.079532),
-    9: (-99.718730, -99.717314, -99.716370, -99.733544),
-}
-# The factor with which the published atomisation energies were made; PyG undoes it with its own.
-_HARTREE_TO_KCAL_MOL = 627.509
-HARTREE_TO_EV = 27.211386246
-KCAL_MOL_TO_EV = 0.04336414
 _UNIT_OF_Y = np.array(
     [1, 1, *[HARTREE_TO_EV] * 3, 1, *[HARTREE_TO_EV] * 5, 1, *[KCAL_MOL_TO_EV] * 4, 1, 1, 1],
     dtype=np.float32,
@@ -169,7 +156,9 @@ def build_arrays(folder: Path, *, progress: bool = False) -> QM9Arrays:
         bond_offsets=_joined_offsets([bond.offsets for bond in bonds]),
         bond_ends=np.concatenate([bond.ends for bond in bonds]),
         bond_orders=np.concatenate([bond.orders for bond in bonds]),
-        targets=np.concatenate([published_targets(table) for table in tables]),
+        targets=np.concatenate(
+            [published_targets(table.properties, table.z, table.offsets) for table in tables]
+        ),
     )
 
 
@@ -187,14 +176,3 @@ def _bonds_of(table: MoleculeTable, folder: Path) -> Bonds:
 def _joined_offsets(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     counts = np.concatenate([np.diff(part) for part in parts])
     return np.concatenate([[0], np.cumsum(counts)])
-
-
-def published_targets(table: MoleculeTable) -> NDArray[np.float64]:
-    """Return `TARGET_COLUMNS`: the properties of the table, and the atomisation energies."""
-    energies = np.zeros((max(ATOM_ENERGIES_HARTREE) + 1, 4))
-    for number, values in ATOM_ENERGIES_HARTREE.items():
-        energies[number] = values
-    of_atoms = np.add.reduceat(energies[table.z], table.offsets[:-1])
-    binding = (table.properties[:, _ENERGY_COLUMNS] - of_atoms) * _HARTREE_TO_KCAL_MOL
-    # The tables have six decimals and the factor three: more would be noise of the summation.
-    return np.concatenate([table.properties, np.round(binding, 9)], axis=1)

@@ -12,14 +12,15 @@ from tqdm import tqdm
 
 from torchkiln.core import StoreError, warn_user
 from torchkiln.datasets.files._kept import kept_molecules
+from torchkiln.datasets.files._published_xyz import is_published_xyz, read_published_xyz
 from torchkiln.datasets.files._read import MOLECULE_SUFFIXES, read_molecules
 from torchkiln.datasets.files._target_table import read_target_table, table_beside, with_table
 from torchkiln.datasets.molecules._molecules import Molecules, join_molecules
+from torchkiln.datasets.molecules._published_targets import QM9_TARGETS
 from torchkiln.datasets.qm9._arrays import qm9_arrays
 from torchkiln.datasets.qm9._manifest import require_unchanged
-from torchkiln.datasets.qm9._published_xyz import is_published_xyz, read_published_xyz
+from torchkiln.datasets.qm9._molecules import to_molecules
 from torchkiln.datasets.qm9._source import PARTS
-from torchkiln.datasets.qm9._targets import QM9_TARGETS, to_molecules
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from torchkiln.datasets.molecules._molecules import Molecules
 from torchkiln.datasets.molecules._splits import Splits
 from torchkiln.datasets.qm9._arrays import qm9_arrays
 from torchkiln.datasets.qm9._folder import molecules_in
-from torchkiln.datasets.qm9._targets import to_molecules
+from torchkiln.datasets.qm9._molecules import to_molecules
 
 
 def qm9_molecules(root: str | Path | None = None, *, progress: bool = True) -> Molecules:

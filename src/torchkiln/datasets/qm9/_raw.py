@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from torchkiln.datasets.qm9._arrays import TARGET_COLUMNS, QM9Arrays
+from torchkiln.datasets.molecules._published_targets import TARGET_COLUMNS
+from torchkiln.datasets.qm9._arrays import QM9Arrays
 from torchkiln.datasets.qm9._smiles import ATOMIC_NUMBERS
 
 _SYMBOLS = {number: symbol for symbol, number in ATOMIC_NUMBERS.items()}

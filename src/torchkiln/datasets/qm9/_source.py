@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchkiln.core import StoreError
+from torchkiln.datasets.molecules._published_targets import NUM_PROPERTIES
 from torchkiln.datasets.qm9._smiles import ATOMIC_NUMBERS
 
 # One table in three files; molecules in the order of their numbers.
@@ -23,7 +24,6 @@ _HEADER = (
     "LUMO_au,HOMO_LUMO_gap_au,R2_bohr2,ZPVE_au,InternalEnergy_0K_au,InternalEnergy_298K_au,"
     "Enthalphy_298K_au,GibbsFreeEnergy_298K_au,Heatcapacity_Cv_cal_mol_K"
 )
-NUM_PROPERTIES = 15
 _ROWS_PER_CHUNK = 8192
 _MAX_HEADER = 4096
 _MAX_ATOMS = 255  # bonds count the atoms of a molecule in bytes; QM9 has up to 29

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchkiln.core import BatchTooLarge
 from torchkiln.graphs._filler import spread, spread_filler
 from torchkiln.graphs.batches._induced import Cut, TrimKey, columns_to_cut, cut_graph
-from torchkiln.graphs.batches._layout import Edges, Layout, Slot, Text
+from torchkiln.graphs.batches._layout import Edges, Layout, PlannedTensor, Text
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.graphs.store._columns import Array, Columns
 from torchkiln.graphs.store._schema import edge_axis, node_axis
@@ -97,19 +97,19 @@ class Gatherer:
             ],
             dtype=np.int64,
         ).reshape(-1, 5)
-        ptr = {axis: slots[1] for axis, slots in layout.batch.items()} | layout.edge_ptr
-        batch = {axis: slots[0] for axis, slots in layout.batch.items()}
-        self._frame = tuple(self._places(slots) for slots in (batch, ptr, layout.masks))
+        ptr = {axis: pair[1] for axis, pair in layout.batch.items()} | layout.edge_ptr
+        batch = {axis: pair[0] for axis, pair in layout.batch.items()}
+        self._frame = tuple(self._positions(planned) for planned in (batch, ptr, layout.masks))
         self._edge_ends = {
             edge_axis(key): (node_axis(key[0]), node_axis(key[2]))
             if isinstance(key, tuple)
             else (node_axis(None), node_axis(None))
-            for key in (place.key for place in store.schema.places)
+            for key in (storage.key for storage in store.schema.storages)
             if not isinstance(key, str) and edge_axis(key) in layout.limits
         }
 
-    def _places(self, slots: Mapping[str, Slot]) -> Counts:
-        return np.array([slots[axis].at if axis in slots else -1 for axis in self._rows])
+    def _positions(self, planned: Mapping[str, PlannedTensor]) -> Counts:
+        return np.array([planned[axis].at if axis in planned else -1 for axis in self._rows])
 
     def gather(
         self, packs: Sequence[Pack], trim: TrimKey | None
@@ -142,7 +142,7 @@ class Gatherer:
             kernels.gather_edges(
                 self._columns.arrays[edges.column],
                 target.view(_integer(edges)),
-                edges.slot.at,
+                edges.tensor.at,
                 layout.limits[edges.axis],
                 layout.num_graphs,
                 entries.starts[row],
@@ -249,11 +249,11 @@ class Gatherer:
         pack, place = divmod(entry, layout.num_graphs)
         integers = target.view(np.int64)
         for edges in layout.edges:
-            ends = cut.ends[edges.slot.place]
+            ends = cut.ends[edges.tensor.storage]
             num_edges = layout.limits[edges.axis]
             row = self._rows[edges.axis]
             before = int(counts[row, pack * layout.num_graphs : entry].sum())
-            index = target.view(_integer(edges))[edges.slot.at :]
+            index = target.view(_integer(edges))[edges.tensor.at :]
             index = index[: layout.num_packs * 2 * num_edges]
             index = index.reshape(layout.num_packs, 2, num_edges)
             for side, ptr in enumerate((edges.source_ptr, edges.target_ptr)):
@@ -275,11 +275,11 @@ class Gatherer:
             self._reads.verify(substitute)
         first = np.where(num_real > 0, by_pack[:, 0], substitute[0])
         imitated = np.where(by_pack < 0, first[:, None], by_pack)
-        for column, slot in layout.numbers:
+        for column, planned in layout.numbers:
             values = self._columns.arrays[column][imitated.ravel()]
-            if slot.key in self._defaults:
-                values[is_filler] = self._defaults[slot.key]
-            memory.view(slot.dtype)[slot.at :][: len(values)].copy_(torch.from_numpy(values))
+            if planned.key in self._defaults:
+                values[is_filler] = self._defaults[planned.key]
+            memory.view(planned.dtype)[planned.at :][: len(values)].copy_(torch.from_numpy(values))
         columns = [self._texts(text, imitated, num_real.tolist()) for text in layout.texts]
         return [tuple(lists) for lists in zip(*columns, strict=True)] or [()] * layout.num_packs
 
@@ -311,7 +311,7 @@ def _columns_of(layout: Layout) -> list[str]:
 
 
 def _integer(edges: Edges) -> np.dtype[Any]:
-    return np.dtype(np.int64 if edges.slot.dtype.itemsize == 8 else np.int32)
+    return np.dtype(np.int64 if edges.tensor.dtype.itemsize == 8 else np.int32)
 
 
 def _as_bytes(array: Array) -> Array:

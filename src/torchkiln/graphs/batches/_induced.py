@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchkiln.graphs._levels import StorageKey
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.graphs.store._columns import Columns
 from torchkiln.graphs.store._schema import (
-    PlaceKey,
     StoreSchema,
     column_name,
     edge_axis,
@@ -31,7 +31,7 @@ class Cut:
     """
 
     kept: dict[str, Counts]
-    ends: dict[PlaceKey, Counts]
+    ends: dict[StorageKey, Counts]
 
 
 def columns_to_cut(schema: StoreSchema, limits: Mapping[str, int]) -> list[str]:
@@ -53,17 +53,17 @@ def cut_graph(columns: Columns, graph: int, limits: Mapping[str, int], key: Trim
     capacity = {axis: max(limit - 1, 0) for axis, limit in limits.items()}
     random = np.random.default_rng([*key, graph])
     kept = {axis: _choose(random, sizes[axis], capacity[axis]) for axis in columns.schema.node_axes}
-    ends: dict[PlaceKey, Counts] = {}
-    for place in columns.schema.places:
-        axis = edge_axis(place.key) if not isinstance(place.key, str) else ""
+    ends: dict[StorageKey, Counts] = {}
+    for storage in columns.schema.storages:
+        axis = edge_axis(storage.key) if not isinstance(storage.key, str) else ""
         if axis not in limits:
             continue
         stays = np.arange(sizes[axis])
-        if any(attribute.is_edge_index for attribute in place.attributes):
-            renumbered = _renumber(columns, place.key, graph, kept)
+        if any(attribute.is_edge_index for attribute in storage.attributes):
+            renumbered = _renumber(columns, storage.key, graph, kept)
             stays = np.flatnonzero((renumbered >= 0).all(axis=0))
             stays = stays[_choose(random, len(stays), capacity[axis])]
-            ends[place.key] = renumbered[:, stays]
+            ends[storage.key] = renumbered[:, stays]
         else:
             stays = _choose(random, len(stays), capacity[axis])
         kept[axis] = stays
@@ -81,12 +81,12 @@ def _choose(random: np.random.Generator, size: int, limit: int) -> Counts:
     return np.sort(random.choice(size, limit, replace=False))
 
 
-def _renumber(columns: Columns, place: PlaceKey, graph: int, kept: dict[str, Counts]) -> Counts:
+def _renumber(columns: Columns, storage: StorageKey, graph: int, kept: dict[str, Counts]) -> Counts:
     """Return the ends of all edges in the new numbers; -1 for nodes that are gone."""
-    offsets = columns.offsets[edge_axis(place)]
-    index = columns.arrays[column_name(place, "edge_index")]
+    offsets = columns.offsets[edge_axis(storage)]
+    index = columns.arrays[column_name(storage, "edge_index")]
     rows = index[:, offsets[graph] : offsets[graph + 1]]
-    types = (place[0], place[2]) if isinstance(place, tuple) else (None, None)
+    types = (storage[0], storage[2]) if isinstance(storage, tuple) else (None, None)
     renumbered = []
     for row, kind in zip(rows, types, strict=True):
         axis = node_axis(kind)

@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 
 from torchkiln.core import OptionsError
 from torchkiln.graphs._errors import GraphError
-from torchkiln.graphs._levels import Level, no_fixed_size
+from torchkiln.graphs._levels import Level, StorageKey, no_fixed_size
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._pad import pad_value as pad_value
 from torchkiln.graphs.store._schema import (
     NUMBERS,
     TEXTS,
     Attribute,
-    Place,
-    PlaceKey,
+    Storage,
     StoreSchema,
     column_name,
     edge_axis,
@@ -39,10 +38,10 @@ _FIRST = ("x", "edge_index", "edge_attr", "y", "pos", "time")
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class PlannedTensor:
     """One tensor of the batch: `at` counts elements of its dtype from the start of the memory."""
 
-    place: PlaceKey
+    storage: StorageKey
     key: str
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -66,36 +65,36 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """An `edge_index`, with the slots of `ptr` of the nodes at both ends."""
+    """An `edge_index`, with `ptr` of the nodes at both ends."""
 
     column: str
-    slot: Slot
+    tensor: PlannedTensor
     axis: str
-    source_ptr: Slot
-    target_ptr: Slot
+    source_ptr: PlannedTensor
+    target_ptr: PlannedTensor
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
     """An attribute that becomes a list."""
 
-    place: PlaceKey
+    storage: StorageKey
     column: str
     attribute: Attribute
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All slots of a batch, and what has to be done to fill them.
+    """All tensors of a batch, and what has to be done to fill them.
 
     Attributes:
         num_packs: Mini-batches in the batch.
         num_graphs: Graphs in a mini-batch.
         limits: Size of a mini-batch on every axis.
-        slots: Tensors in the order that the batch shows them.
-        batch: By node axis, the slots of `batch` and `ptr`.
+        tensors: In the order that the batch shows them.
+        batch: By node axis, `batch` and `ptr`.
         edge_ptr: By edge axis, where the edges of each graph begin; not part of the batch.
-        masks: By axis ("graphs" for the graphs themselves), the slot of the mask.
+        masks: By axis ("graphs" for the graphs themselves).
         numbers: Python numbers, which become one tensor.
         num_bytes: Size of the memory.
     """
@@ -103,13 +102,13 @@ class Layout:
     num_packs: int
     num_graphs: int
     limits: dict[str, int]
-    slots: tuple[Slot, ...]
-    batch: dict[str, tuple[Slot, Slot]]
-    edge_ptr: dict[str, Slot]
-    masks: dict[str, Slot]
+    tensors: tuple[PlannedTensor, ...]
+    batch: dict[str, tuple[PlannedTensor, PlannedTensor]]
+    edge_ptr: dict[str, PlannedTensor]
+    masks: dict[str, PlannedTensor]
     copies: tuple[Copy, ...]
     edges: tuple[Edges, ...]
-    numbers: tuple[tuple[str, Slot], ...]
+    numbers: tuple[tuple[str, PlannedTensor], ...]
     texts: tuple[Text, ...]
     num_bytes: int
 
@@ -132,11 +131,11 @@ def read_limits(schema: StoreSchema, spec: BatchSpec) -> dict[str, int]:
         assert isinstance(edges, int)
         return {node_axis(None): nodes, edge_axis(None): edges}
     limits = {}
-    for place in schema.places:
-        if isinstance(place.key, str):
-            limits[node_axis(place.key)] = _entry("num_nodes", nodes, place.key)
-        elif isinstance(place.key, tuple):
-            limits[edge_axis(place.key)] = _entry("num_edges", edges, place.key)
+    for storage in schema.storages:
+        if isinstance(storage.key, str):
+            limits[node_axis(storage.key)] = _entry("num_nodes", nodes, storage.key)
+        elif isinstance(storage.key, tuple):
+            limits[edge_axis(storage.key)] = _entry("num_edges", edges, storage.key)
     return limits
 
 
@@ -185,30 +184,30 @@ class _Planner:
         self.pad = pad
         self.exclude_keys = exclude_keys
         self.num_bytes = 0
-        self.slots: list[Slot] = []
-        self.batch: dict[str, tuple[Slot, Slot]] = {}
-        self.masks: dict[str, Slot] = {}
+        self.tensors: list[PlannedTensor] = []
+        self.batch: dict[str, tuple[PlannedTensor, PlannedTensor]] = {}
+        self.masks: dict[str, PlannedTensor] = {}
         self.copies: list[Copy] = []
-        self.index_slots: list[tuple[str, Slot]] = []
-        self.numbers: list[tuple[str, Slot]] = []
+        self.edge_indices: list[tuple[str, PlannedTensor]] = []
+        self.numbers: list[tuple[str, PlannedTensor]] = []
         self.texts: list[Text] = []
 
     def plan(self) -> Layout:
-        for place in self.schema.places:
-            first = len(self.slots)
-            for attribute in place.attributes:
+        for storage in self.schema.storages:
+            first = len(self.tensors)
+            for attribute in storage.attributes:
                 if attribute.is_stored and attribute.key not in self.exclude_keys:
-                    self._place_attribute(place, attribute)
-            axis = node_axis(place.key)
+                    self._place_attribute(storage, attribute)
+            axis = node_axis(storage.key)
             if axis in self.limits:
                 self.batch[axis] = (
-                    self._slot(place.key, "batch", torch.int64, (self.limits[axis],)),
-                    self._slot(place.key, "ptr", torch.int64, (self.num_graphs + 1,)),
+                    self._plan(storage.key, "batch", torch.int64, (self.limits[axis],)),
+                    self._plan(storage.key, "ptr", torch.int64, (self.num_graphs + 1,)),
                 )
             if self.with_masks:
-                self._place_masks(place)
+                self._place_masks(storage)
             if self.combined:
-                self.slots[first:] = sorted(self.slots[first:], key=self._combined_order)
+                self.tensors[first:] = sorted(self.tensors[first:], key=self._combined_order)
         edge_ptr = {
             axis: self._reserve(None, "", torch.int64, (self.num_graphs + 1,))
             for axis in self.schema.edge_axes
@@ -218,45 +217,45 @@ class _Planner:
             num_packs=self.num_packs,
             num_graphs=self.num_graphs,
             limits=self.limits,
-            slots=tuple(self.slots),
+            tensors=tuple(self.tensors),
             batch=self.batch,
             edge_ptr=edge_ptr,
             masks=self.masks,
             copies=tuple(self.copies),
-            edges=tuple(self._edges(column, slot) for column, slot in self.index_slots),
+            edges=tuple(self._edges(column, tensor) for column, tensor in self.edge_indices),
             numbers=tuple(self.numbers),
             texts=tuple(self.texts),
             num_bytes=self.num_bytes,
         )
 
-    def _place_attribute(self, place: Place, attribute: Attribute) -> None:
+    def _place_attribute(self, storage: Storage, attribute: Attribute) -> None:
         if self.with_masks and attribute.key in _MASKS:
             raise GraphError(
                 f"the graphs have an attribute {attribute.key!r}, which is the name of a mask that "
                 f"tells filler; rename it, pass exclude_keys=[{attribute.key!r}] or masks=False"
             )
-        column = column_name(place.key, attribute.key)
+        column = column_name(storage.key, attribute.key)
         if attribute.kind in TEXTS:
             if not self.combined:
-                self.texts.append(Text(place.key, column, attribute))
+                self.texts.append(Text(storage.key, column, attribute))
             return
         if attribute.axis is not None and attribute.axis not in self.limits:
-            raise no_fixed_size(place.key, attribute.key)
+            raise no_fixed_size(storage.key, attribute.key)
         if attribute.kind in NUMBERS:
             # As torch.tensor(list) would choose.
             dtype = torch.get_default_dtype() if attribute.kind == "float" else None
             dtype = dtype or attribute.torch_dtype
-            slot = self._slot(place.key, attribute.key, dtype, (self.num_graphs,))
-            self.numbers.append((column, slot))
+            tensor = self._plan(storage.key, attribute.key, dtype, (self.num_graphs,))
+            self.numbers.append((column, tensor))
         elif attribute.is_edge_index:
             assert attribute.axis is not None
             shape = (2, self.limits[attribute.axis])
-            slot = self._slot(place.key, attribute.key, attribute.torch_dtype, shape)
-            self.index_slots.append((column, slot))
+            tensor = self._plan(storage.key, attribute.key, attribute.torch_dtype, shape)
+            self.edge_indices.append((column, tensor))
         else:
-            self._place_copy(place, attribute, column)
+            self._place_copy(storage, attribute, column)
 
-    def _place_copy(self, place: Place, attribute: Attribute, column: str) -> None:
+    def _place_copy(self, storage: Storage, attribute: Attribute, column: str) -> None:
         dtype, item = attribute.torch_dtype, attribute.item_shape
         if attribute.axis is None:
             level = Level.GRAPH
@@ -266,44 +265,47 @@ class _Planner:
             shape = (self.limits[attribute.axis], *item)
         value = pad_value(attribute.key, level, self.pad, dtype)
         filling = torch.full((math.prod(item),), value, dtype=dtype).view(torch.uint8).numpy()
-        slot = self._slot(place.key, attribute.key, dtype, shape)
+        tensor = self._plan(storage.key, attribute.key, dtype, shape)
         if filling.size:
-            at = slot.at * dtype.itemsize
+            at = tensor.at * dtype.itemsize
             self.copies.append(Copy(column, attribute.axis, at, filling.size, filling))
 
-    def _place_masks(self, place: Place) -> None:
+    def _place_masks(self, storage: Storage) -> None:
         wanted = []
-        if place.key is None:
+        if storage.key is None:
             wanted.append(("graph_mask", "graphs", self.num_graphs))
-        for key, axis in (("node_mask", node_axis(place.key)), ("edge_mask", _edges_of(place))):
+        for key, axis in (("node_mask", node_axis(storage.key)), ("edge_mask", _edges_of(storage))):
             if axis in self.limits:
                 wanted.append((key, axis, self.limits[axis]))
         for key, axis, size in wanted:
-            self.masks[axis] = self._slot(place.key, key, torch.bool, (size,))
+            self.masks[axis] = self._plan(storage.key, key, torch.bool, (size,))
 
-    def _combined_order(self, slot: Slot) -> tuple[int, str]:
-        first = _FIRST.index(slot.key) if slot.key in _FIRST else len(_FIRST)
-        return (first, "" if self.schema.is_hetero else slot.key)
+    def _combined_order(self, tensor: PlannedTensor) -> tuple[int, str]:
+        first = _FIRST.index(tensor.key) if tensor.key in _FIRST else len(_FIRST)
+        return (first, "" if self.schema.is_hetero else tensor.key)
 
-    def _edges(self, column: str, slot: Slot) -> Edges:
-        ends = (slot.place[0], slot.place[2]) if isinstance(slot.place, tuple) else (None, None)
+    def _edges(self, column: str, tensor: PlannedTensor) -> Edges:
+        kind = tensor.storage
+        ends = (kind[0], kind[2]) if isinstance(kind, tuple) else (None, None)
         source, target = (self.batch[node_axis(end)][1] for end in ends)
-        return Edges(column, slot, edge_axis(slot.place), source, target)
+        return Edges(column, tensor, edge_axis(kind), source, target)
 
-    def _slot(self, place: PlaceKey, key: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Slot:
-        slot = self._reserve(place, key, dtype, shape)
-        self.slots.append(slot)
-        return slot
+    def _plan(
+        self, storage: StorageKey, key: str, dtype: torch.dtype, shape: tuple[int, ...]
+    ) -> PlannedTensor:
+        tensor = self._reserve(storage, key, dtype, shape)
+        self.tensors.append(tensor)
+        return tensor
 
     def _reserve(
-        self, place: PlaceKey, key: str, dtype: torch.dtype, shape: tuple[int, ...]
-    ) -> Slot:
+        self, storage: StorageKey, key: str, dtype: torch.dtype, shape: tuple[int, ...]
+    ) -> PlannedTensor:
         shape = (self.num_packs * shape[0], *shape[1:])
-        slot = Slot(place, key, dtype, shape, self.num_bytes // dtype.itemsize)
+        tensor = PlannedTensor(storage, key, dtype, shape, self.num_bytes // dtype.itemsize)
         size = math.prod(shape) * dtype.itemsize
         self.num_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return slot
+        return tensor
 
 
-def _edges_of(place: Place) -> str:
-    return "" if isinstance(place.key, str) else edge_axis(place.key)
+def _edges_of(storage: Storage) -> str:
+    return "" if isinstance(storage.key, str) else edge_axis(storage.key)

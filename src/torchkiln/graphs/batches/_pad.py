@@ -22,7 +22,7 @@ from torchkiln.graphs._levels import (
     Census,
     Level,
     Levels,
-    StoreKey,
+    StorageKey,
     cat_dim,
     check_alike,
     count,
@@ -135,8 +135,8 @@ def pad_batch(
 class _Sizes:
     """The spec by store, in the form that graphs of this kind need."""
 
-    nodes: dict[StoreKey, int]
-    edges: dict[StoreKey, int]
+    nodes: dict[StorageKey, int]
+    edges: dict[StorageKey, int]
 
     @classmethod
     def of(cls, spec: BatchSpec, sample: Any, census: Census) -> _Sizes:
@@ -174,15 +174,15 @@ class _Sizes:
 
 
 def _by_store(
-    name: str, given: Mapping[Any, int], present: Iterable[StoreKey]
-) -> dict[StoreKey, int]:
+    name: str, given: Mapping[Any, int], present: Iterable[StorageKey]
+) -> dict[StorageKey, int]:
     missing = [kind for kind in present if kind not in given]
     if missing:
         raise GraphError(f"{name} has no entry for the type {missing[0]!r} of the graphs; add one")
     return {kind: given[kind] for kind in present}
 
 
-def _by_type(number: int | Mapping[str, int], kinds: Iterable[StoreKey]) -> dict[StoreKey, int]:
+def _by_type(number: int | Mapping[str, int], kinds: Iterable[StorageKey]) -> dict[StorageKey, int]:
     if not isinstance(number, Mapping):
         return dict.fromkeys(kinds, number)
     return {kind: number.get(kind, 0) for kind in kinds if isinstance(kind, str)}
@@ -226,8 +226,8 @@ def _make_filler(
 def _filler_graph(
     sample: Any,
     levels: Levels,
-    num_nodes: Mapping[StoreKey, int],
-    num_edges: Mapping[StoreKey, int],
+    num_nodes: Mapping[StorageKey, int],
+    num_edges: Mapping[StorageKey, int],
     pad: PadValues,
     defaults: Mapping[str, Any],
 ) -> Any:
@@ -266,7 +266,7 @@ def _tells_num_nodes(names: Mapping[str, Level]) -> bool:
     return any(names.get(name) is Level.NODE for name in ("x", "pos"))
 
 
-def _numbers_nodes(sample: Any, kind: StoreKey, name: str, value: Tensor) -> bool:
+def _numbers_nodes(sample: Any, kind: StorageKey, name: str, value: Tensor) -> bool:
     if "batch" in name or value.is_floating_point():
         return False
     return bool(torch.as_tensor(sample.__inc__(name, value, store_at(sample, kind))).any())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchkiln.core import BatchTooLarge
 from torchkiln.graphs._errors import GraphError
-from torchkiln.graphs._levels import Census, Level, Levels, StoreKey, cat_dim, store_at
+from torchkiln.graphs._levels import Census, Level, Levels, StorageKey, cat_dim, store_at
 
 
 def choose_kept(
@@ -54,9 +54,9 @@ def trim_nodes(
     graphs: Sequence[Any],
     census: Census,
     levels: Levels,
-    limits: Mapping[StoreKey, int],
+    limits: Mapping[StorageKey, int],
     *,
-    protected: Mapping[StoreKey, int] | None = None,
+    protected: Mapping[StorageKey, int] | None = None,
     generator: torch.Generator | None = None,
 ) -> list[Any]:
     """Return graphs with at most `limits` nodes together: induced sub-graphs of the given ones.
@@ -64,7 +64,7 @@ def trim_nodes(
     Types that fit are left alone. The given graphs are not changed; those that lose nothing are
     returned as they are.
     """
-    kept: dict[StoreKey, list[Tensor]] = {}
+    kept: dict[StorageKey, list[Tensor]] = {}
     for kind, sizes in census.nodes.items():
         if sum(sizes) > limits[kind]:
             mask = choose_kept(
@@ -88,7 +88,7 @@ def trim_edges(
     graphs: Sequence[Any],
     census: Census,
     levels: Levels,
-    limits: Mapping[StoreKey, int],
+    limits: Mapping[StorageKey, int],
     *,
     generator: torch.Generator | None = None,
 ) -> list[Any]:
@@ -106,7 +106,7 @@ def trim_edges(
     return trimmed
 
 
-def _induced(graph: Any, levels: Levels, masks: Mapping[StoreKey, Tensor]) -> Any:
+def _induced(graph: Any, levels: Levels, masks: Mapping[StorageKey, Tensor]) -> Any:
     """Return the sub-graph on the nodes that `masks` keep."""
     graph = copy.copy(graph)
     _refuse_indices(graph, levels)
@@ -135,7 +135,7 @@ def _induced(graph: Any, levels: Levels, masks: Mapping[StoreKey, Tensor]) -> An
     return graph
 
 
-def _select(graph: Any, levels: Levels, kind: StoreKey, level: Level, mask: Tensor) -> None:
+def _select(graph: Any, levels: Levels, kind: StorageKey, level: Level, mask: Tensor) -> None:
     """Keep the entries that `mask` marks of all attributes of one level."""
     store = store_at(graph, kind)
     index = mask.nonzero().flatten()

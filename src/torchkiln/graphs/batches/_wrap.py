@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from torchkiln.graphs._levels import StorageKey
 from torchkiln.graphs.batches._gather import Gathered
 from torchkiln.graphs.batches._layout import Layout
 from torchkiln.graphs.batches._tensor_batch import TensorBatch
@@ -17,8 +18,7 @@ from torchkiln.graphs.store._schema import (
     NUMBERS,
     TEXTS,
     Attribute,
-    Place,
-    PlaceKey,
+    Storage,
     StoreSchema,
     edge_axis,
     node_axis,
@@ -43,22 +43,26 @@ class Wrapper:
         self._layout = layout
         self._combined = combined
         self._prototype: Any = None
-        slots = (*layout.slots, *layout.edge_ptr.values())
+        planned = (*layout.tensors, *layout.edge_ptr.values())
         # Attribute access adds up over all tensors of all batches.
         self._views = []
-        for slot in slots:
-            shape = (slot.shape[0] // num_batches, *slot.shape[1:])
-            self._views.append((slot.dtype, shape, slot.stride, slot.at, math.prod(shape)))
-        self._number = {slot: number for number, slot in enumerate(slots)}
-        self._texts = [(text.place, text.attribute.key) for text in layout.texts]
-        self._steps = [list(self._steps_of(place)) for place in schema.places]
-        self._memories = [] if combined else [self._memory_of(place) for place in schema.places]
+        for tensor in planned:
+            shape = (tensor.shape[0] // num_batches, *tensor.shape[1:])
+            self._views.append((tensor.dtype, shape, tensor.stride, tensor.at, math.prod(shape)))
+        self._number = {tensor: number for number, tensor in enumerate(planned)}
+        self._texts = [(text.storage, text.attribute.key) for text in layout.texts]
+        self._steps = [list(self._steps_of(storage)) for storage in schema.storages]
+        self._memories = (
+            [] if combined else [self._memory_of(storage) for storage in schema.storages]
+        )
 
     def wrap(self, gathered: Gathered, number: int) -> Any:
         """Return one of the batches; its tensors share the memory."""
         tensors = self._make_views(gathered.memory, number)
         batch = copy.copy(self._make_prototype())
-        for place, steps, store in zip(self._schema.places, self._steps, batch.stores, strict=True):
+        for storage, steps, store in zip(
+            self._schema.storages, self._steps, batch.stores, strict=True
+        ):
             # Straight into the dict: setting items through the storage looks for caches to clear,
             # which a new one has not, and takes as long as making the tensors.
             mapping = store._mapping
@@ -70,7 +74,7 @@ class Wrapper:
                 else:
                     mapping[key] = value
             if not self._combined and "num_nodes" in store:
-                ptr = tensors[self._number[self._layout.batch[node_axis(place.key)][1]]]
+                ptr = tensors[self._number[self._layout.batch[node_axis(storage.key)][1]]]
                 store._num_nodes = ptr.diff().tolist()
         batch._num_graphs = self._layout.num_graphs
         if not self._combined:
@@ -100,53 +104,53 @@ class Wrapper:
             from torch_geometric.data import Batch, Data, HeteroData
 
             self._prototype = Batch(_base_cls=HeteroData if self._schema.is_hetero else Data)
-            for place in self._schema.places:
-                if place.key is not None:
-                    self._prototype[place.key]  # PyG makes a storage when it is asked for
+            for storage in self._schema.storages:
+                if storage.key is not None:
+                    self._prototype[storage.key]  # PyG makes a storage when it is asked for
         return self._prototype
 
-    def _steps_of(self, place: Place) -> Iterator[tuple[str, str, Any]]:
+    def _steps_of(self, storage: Storage) -> Iterator[tuple[str, str, Any]]:
         """Yield what to set in one storage, in order: a tensor, a text, or a size."""
-        slots = [slot for slot in self._layout.slots if slot.place == place.key]
-        sizes = self._sizes_of(place)
+        planned = [tensor for tensor in self._layout.tensors if tensor.storage == storage.key]
+        sizes = self._sizes_of(storage)
         if self._combined:
-            yield from ((slot.key, "tensor", self._number[slot]) for slot in slots)
+            yield from ((tensor.key, "tensor", self._number[tensor]) for tensor in planned)
             yield from ((key, "size", size) for key, size in sizes.items())
             return
-        by_key = {slot.key: slot for slot in slots}
-        for attribute in place.attributes:
+        by_key = {tensor.key: tensor for tensor in planned}
+        for attribute in storage.attributes:
             key = attribute.key
             if key == "num_nodes":
                 yield key, "size", sizes[key]
-            elif (place.key, key) in self._texts:
-                yield key, "text", self._texts.index((place.key, key))
+            elif (storage.key, key) in self._texts:
+                yield key, "text", self._texts.index((storage.key, key))
             elif key in by_key:
                 yield key, "tensor", self._number[by_key.pop(key)]
         # What collation adds comes last.
-        yield from ((key, "tensor", self._number[slot]) for key, slot in by_key.items())
+        yield from ((key, "tensor", self._number[tensor]) for key, tensor in by_key.items())
 
-    def _sizes_of(self, place: Place) -> dict[str, int]:
+    def _sizes_of(self, storage: Storage) -> dict[str, int]:
         limits = self._layout.limits
         sizes = {}
-        if node_axis(place.key) in limits:
-            sizes["num_nodes"] = limits[node_axis(place.key)]
-        if any(attribute.is_edge_index for attribute in place.attributes):
-            sizes["num_edges"] = limits[edge_axis(place.key)]
+        if node_axis(storage.key) in limits:
+            sizes["num_nodes"] = limits[node_axis(storage.key)]
+        if any(attribute.is_edge_index for attribute in storage.attributes):
+            sizes["num_edges"] = limits[edge_axis(storage.key)]
         return sizes
 
-    def _memory_of(self, place: Place) -> list[tuple[str, Any, Any]]:
+    def _memory_of(self, storage: Storage) -> list[tuple[str, Any, Any]]:
         """Say for each attribute where its graphs begin, and what its indices were counted up by.
 
         Both are a tensor that is always the same, or the number of one in the batch.
         """
-        shown = {key for key, kind, _ in self._steps_of(place) if kind != "size"}
+        shown = {key for key, kind, _ in self._steps_of(storage) if kind != "size"}
         return [
-            (a.key, self._slices_of(place.key, a), self._increments_of(place.key, a))
-            for a in place.attributes
+            (a.key, self._slices_of(storage.key, a), self._increments_of(storage.key, a))
+            for a in storage.attributes
             if a.key in shown
         ]
 
-    def _slices_of(self, place: PlaceKey, attribute: Attribute) -> Any:
+    def _slices_of(self, storage: StorageKey, attribute: Attribute) -> Any:
         axis = attribute.axis
         if axis is None or attribute.kind in TEXTS:
             length = attribute.shape[0] if attribute.shape and axis is None else 1
@@ -155,9 +159,9 @@ class Wrapper:
             return self._number[self._layout.batch[axis][1]]
         return self._number[self._layout.edge_ptr[axis]]
 
-    def _increments_of(self, place: PlaceKey, attribute: Attribute) -> Any:
+    def _increments_of(self, storage: StorageKey, attribute: Attribute) -> Any:
         if attribute.is_edge_index:
-            ends = (place[0], place[2]) if isinstance(place, tuple) else (None, None)
+            ends = (storage[0], storage[2]) if isinstance(storage, tuple) else (None, None)
             return tuple(self._number[self._layout.batch[node_axis(end)][1]] for end in ends)
         is_tensor = attribute.kind == "tensor" or attribute.kind in NUMBERS
         return torch.zeros(self._layout.num_graphs, dtype=torch.int64) if is_tensor else None
@@ -166,17 +170,17 @@ class Wrapper:
         """Let PyG's `to_data_list` and `batch[i]` find the graphs."""
         all_slices: dict[Any, Any] = {}
         all_increments: dict[Any, Any] = {}
-        for place, memory in zip(self._schema.places, self._memories, strict=True):
+        for storage, memory in zip(self._schema.storages, self._memories, strict=True):
             slices, increments = all_slices, all_increments
-            if place.key is not None:
-                slices = all_slices[place.key] = {}
-                increments = all_increments[place.key] = {}
+            if storage.key is not None:
+                slices = all_slices[storage.key] = {}
+                increments = all_increments[storage.key] = {}
             for key, begins, counted in memory:
                 slices[key] = tensors[begins] if isinstance(begins, int) else begins
                 if isinstance(counted, tuple):
                     source, target = (tensors[number][:-1] for number in counted)
-                    counted = source if place.key is None else torch.stack([source, target], 1)
-                    counted = counted if place.key is None else counted.unsqueeze(2)
+                    counted = source if storage.key is None else torch.stack([source, target], 1)
+                    counted = counted if storage.key is None else counted.unsqueeze(2)
                 increments[key] = counted
         batch._slice_dict = all_slices
         batch._inc_dict = all_increments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchkiln.graphs.layers import (
@@ -34,62 +35,73 @@ _CONVOLUTIONS: dict[str, tuple[str, Any, bool]] = {
 }
 
 
+_SEARCHES = ("knn", "knn_graph", "radius", "radius_graph", "nearest")
+_POOLS = ("global_add_pool", "global_mean_pool", "global_max_pool")
+
+
 def substitutes() -> tuple[Substitute, ...]:
-    """Return the substitutes for the PyG that is installed."""
-    return (*_functions(), *_classes())
+    """Return the substitutes for the PyG that is installed.
+
+    What a version of PyG does not have, or calls otherwise, is left out: programs that do not use
+    it are recorded all the same.
+    """
+    return (*_functions(), *_cluster_functions(), *_classes())
 
 
-def _functions() -> list[Substitute]:
-    pool = importlib.import_module("torch_geometric.nn.pool")
-    glob = importlib.import_module("torch_geometric.nn.pool.glob")
-    voxel = importlib.import_module("torch_geometric.nn.pool.voxel_grid")
-    unpool = importlib.import_module("torch_geometric.nn.unpool.knn_interpolate")
-    dense = importlib.import_module("torch_geometric.utils._to_dense_batch")
-    gcn = importlib.import_module("torch_geometric.nn.conv.gcn_conv")
-    han = importlib.import_module("torch_geometric.nn.conv.han_conv")
-    searches = ("knn", "knn_graph", "radius", "radius_graph", "nearest")
-    pools = ("global_add_pool", "global_mean_pool", "global_max_pool")
-    return [
-        *(Substitute(pool, name, getattr(_points, name)) for name in searches),
-        *_cluster_functions(searches),
-        *(Substitute(glob, name, _sizes.sized_pool, wraps=True) for name in pools),
-        Substitute(voxel, "voxel_grid", _points.voxel_grid),
-        Substitute(unpool, "knn_interpolate", _points.knn_interpolate),
-        Substitute(dense, "to_dense_batch", _sizes.dense_batch, wraps=True),
-        Substitute(gcn, "gcn_norm", _self_loops.static_gcn_norm, wraps=True),
-        Substitute(han, "group", _convolutions.han_group, wraps=True),
-    ]
+def _functions() -> Iterator[Substitute]:
+    for name in _SEARCHES:
+        yield from _found("nn.pool", name, getattr(_points, name))
+    for name in _POOLS:
+        yield from _found("nn.pool.glob", name, _sizes.sized_pool, wraps=True)
+    yield from _found("nn.pool.voxel_grid", "voxel_grid", _points.voxel_grid)
+    yield from _found("nn.unpool.knn_interpolate", "knn_interpolate", _points.knn_interpolate)
+    yield from _found("utils._to_dense_batch", "to_dense_batch", _sizes.dense_batch, wraps=True)
+    yield from _found("nn.conv.gcn_conv", "gcn_norm", _self_loops.static_gcn_norm, wraps=True)
+    yield from _found("nn.conv.han_conv", "group", _convolutions.han_group, wraps=True)
 
 
-def _cluster_functions(names: tuple[str, ...]) -> list[Substitute]:
+def _cluster_functions() -> list[Substitute]:
     """Return substitutes for torch_cluster's own functions, if a program's author loaded them."""
     cluster = sys.modules.get("torch_cluster")
     return [
         Substitute(cluster, name, getattr(_points, name))
-        for name in names
+        for name in _SEARCHES
         if isinstance(getattr(cluster, name, None), types.FunctionType)
     ]
 
 
-def _classes() -> list[Substitute]:
-    nn = importlib.import_module("torch_geometric.nn")
-    found = [
-        Substitute(getattr(nn, kind), method, static, wraps)
-        for kind, (method, static, wraps) in _CONVOLUTIONS.items()
-    ]
-    found += [
-        Substitute(getattr(nn, kind), "forward", _norms.sized_norm, wraps=True)
-        for kind in _norms.SIZED_NORMS
-    ]
-    schnet = importlib.import_module("torch_geometric.nn.models.schnet")
-    return [
-        *found,
-        Substitute(schnet.CFConv, "forward", _point_layers.cf_conv, wraps=True),
-        Substitute(nn.HeteroLinear, "forward", _convolutions.hetero_linear, wraps=True),
-        Substitute(nn.InstanceNorm, "forward", _norms.instance_norm, wraps=True),
-        Substitute(nn.HeteroBatchNorm, "forward", _norms.hetero_batch_norm, wraps=True),
-        Substitute(nn.MemPooling, "forward", _sizes.sized_mem_pooling, wraps=True),
-        Substitute(nn.QuantileAggregation, "forward", _sizes.quantile_aggregation, wraps=True),
-        Substitute(nn.Aggregation, "__call__", _sizes.sized_aggregation, wraps=True),
-        Substitute(nn.Aggregation, "assert_sorted_index", _sizes.no_check),
-    ]
+def _classes() -> Iterator[Substitute]:
+    for kind, (method, static, wraps) in _CONVOLUTIONS.items():
+        yield from _found("nn", f"{kind}.{method}", static, wraps=wraps)
+    for kind in _norms.SIZED_NORMS:
+        yield from _found("nn", f"{kind}.forward", _norms.sized_norm, wraps=True)
+    for name, static in (
+        ("HeteroLinear.forward", _convolutions.hetero_linear),
+        ("InstanceNorm.forward", _norms.instance_norm),
+        ("HeteroBatchNorm.forward", _norms.hetero_batch_norm),
+        ("MemPooling.forward", _sizes.sized_mem_pooling),
+        ("QuantileAggregation.forward", _sizes.quantile_aggregation),
+        ("Aggregation.__call__", _sizes.sized_aggregation),
+    ):
+        yield from _found("nn", name, static, wraps=True)
+    yield from _found("nn", "Aggregation.assert_sorted_index", _sizes.no_check)
+    yield from _found("nn.models.schnet", "CFConv.forward", _point_layers.cf_conv, wraps=True)
+
+
+def _found(
+    module: str, name: str, static: Callable[..., Any], *, wraps: bool = False
+) -> Iterator[Substitute]:
+    """Yield the substitute for a function or `Class.method` of PyG, if the module has it."""
+    full = f"torch_geometric.{module}"
+    try:
+        owner: Any = importlib.import_module(full)
+    except ModuleNotFoundError as error:
+        # A package that PyG itself needs and that is missing is the user's to know about.
+        if error.name is None or not f"{full}.".startswith(f"{error.name}."):
+            raise
+        return
+    *kind, attribute = name.split(".")
+    for part in kind:
+        owner = getattr(owner, part, None)
+    if owner is not None and attribute in vars(owner):
+        yield Substitute(owner, attribute, static, wraps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -19,13 +20,14 @@ def provide_point_layers() -> bool:
     """Let PyG's `knn`, `radius`, `voxel_grid`, ... and layers on them work without pyg-lib.
 
     PyG refuses them, `DynamicEdgeConv`, `GravNetConv`, `XConv` and `SplineConv` if that compiled
-    package is missing. Outside programs they then return what PyG would, without entries of -1;
-    inside programs they are static in any case. This lasts for the rest of the process; a PyG that
-    has pyg-lib is left as it is. Returns whether anything was provided.
+    package (before PyG 2.8: torch_cluster and torch_spline_conv) is missing. Outside programs they
+    then return what PyG would, without entries of -1; inside programs they are static in any case.
+    This lasts for the rest of the process; a PyG that has it is left as it is. Returns whether
+    anything was provided.
     """
     global _provided
     typing = importlib.import_module("torch_geometric.typing")
-    if _provided or getattr(typing, "WITH_KNN", True):
+    if _provided or _has_searches(typing):
         return _provided
     pool = importlib.import_module("torch_geometric.nn.pool")
     unpool = importlib.import_module("torch_geometric.nn.unpool.knn_interpolate")
@@ -40,7 +42,7 @@ def provide_point_layers() -> bool:
         (conv.GravNetConv, _point_layers.gravnet_conv),
         (conv.XConv, _point_layers.x_conv),
     ):
-        kind.__init__ = _permitted(kind.__init__, typing)
+        _permit(kind, typing)
         kind.forward = forward
     splines: Any = importlib.import_module("torch_geometric.nn.conv.spline_conv")
     splines.spline_basis = _spline.spline_basis
@@ -56,6 +58,24 @@ def _sized_by_data(search: Callable[..., Any]) -> Callable[..., Any]:
         return table if is_recording() else _points.drop_missing(table)
 
     return found
+
+
+def _has_searches(typing: Any) -> bool:
+    """Tell whether PyG found the compiled package that it searches neighbours with."""
+    flags = ("WITH_KNN", "WITH_TORCH_CLUSTER")  # of PyG 2.8, and of versions before
+    return bool(next((getattr(typing, name) for name in flags if hasattr(typing, name)), True))
+
+
+def _permit(kind: Any, typing: Any) -> None:
+    """Let a layer be constructed without the compiled package."""
+    if hasattr(typing, "WITH_KNN"):
+        kind.__init__ = _permitted(kind.__init__, typing)
+        return
+    # Before PyG 2.8 constructors look whether an import at the top of their module succeeded.
+    home = sys.modules[kind.__module__]
+    for name in ("knn", "knn_graph"):
+        if getattr(home, name, True) is None:
+            setattr(home, name, getattr(_points, name))
 
 
 def _permitted(initialize: Callable[..., None], typing: Any) -> Callable[..., None]:

@@ -9,9 +9,13 @@ from typing import Any, NamedTuple, final, overload
 
 import numpy as np
 
-from torchkiln.core import BatchTooLarge, OptionsError, warn_user
+from torchkiln.core import BatchTooLarge, OptionsError
 from torchkiln.graphs.store._axes import Counts
-from torchkiln.packing import PackPlan, pack
+from torchkiln.packing import PackPlan
+from torchkiln.packing._oversize import warn_skipped
+from torchkiln.packing._pack import plan_packs
+from torchkiln.packing._padded import plan_padded
+from torchkiln.packing._sizes import SizeTable
 
 Sizes = Mapping[str, Counts]
 
@@ -124,7 +128,8 @@ class EpochPlanner:
         world: int,
         num_packs: int,
     ) -> None:
-        self._sizes = dict(sizes)
+        self._digest = _digest(sizes)
+        self._table = SizeTable.read(sizes)
         self._slots = dict(slots)
         self._strategy = strategy
         self._batch_size = batch_size
@@ -133,10 +138,12 @@ class EpochPlanner:
         self._algorithm = algorithm
         self._rank, self._world = rank, world
         self._num_packs = num_packs
-        self._chosen: Counts | None = None
-        self._latest: tuple[int, PackPlan] | None = None
-        if oversize is Oversize.SKIP:
-            self._skip()
+        # What does not fit is said now, and once: not when training begins, nor in every epoch.
+        whole = self.whole_plan(0)
+        warn_skipped(whole, self._table)
+        if not whole.num_graphs:
+            raise BatchTooLarge(f"no graph fits a batch of {self._slots}; raise the sizes")
+        self._latest = (0, self._share_of(whole))
 
     @property
     def oversize(self) -> Oversize:
@@ -152,39 +159,26 @@ class EpochPlanner:
 
     def plan(self, epoch: int) -> PackPlan:
         """Return the packs of this process."""
-        if self._latest is None or self._latest[0] != epoch:
-            whole = self.whole_plan(epoch)
-            mine = whole.for_rank(self._rank, self._world, multiple_of=self._num_packs)
-            self._latest = (epoch, mine)
+        if self._latest[0] != epoch:
+            self._latest = (epoch, self._share_of(self.whole_plan(epoch)))
         return self._latest[1]
 
     def whole_plan(self, epoch: int) -> PackPlan:
         """Return the packs of all processes."""
-        sizes = self._sizes
-        if self._chosen is not None:
-            sizes = {axis: column[self._chosen] for axis, column in sizes.items()}
+        order: dict[str, Any] = {"seed": self._seed, "epoch": epoch}
+        order["oversize"] = self._oversize.value
         if self._strategy is Strategy.PACKED:
-            oversize = "trim" if self._oversize is Oversize.TRIM else "error"
-            plan = pack(
-                sizes,
-                self._slots,
-                algorithm=self._algorithm,  # type: ignore[arg-type]
-                seed=self._seed,
-                epoch=epoch,
-                oversize=oversize,  # type: ignore[arg-type]
-            )
-        else:
-            plan = self._padded(sizes, epoch)
-        return plan if self._chosen is None else self._among_all(plan)
+            return plan_packs(self._table, self._slots, algorithm=self._algorithm, **order)
+        assert self._batch_size is not None
+        return plan_padded(self._table, self._slots, batch_size=self._batch_size, **order)
+
+    def _share_of(self, whole: PackPlan) -> PackPlan:
+        return whole.for_rank(self._rank, self._world, multiple_of=self._num_packs)
 
     def identity(self) -> dict[str, Any]:
         """Return what the order of graphs depends on, in plain types."""
-        digest = hashlib.sha256()
-        for axis, column in self._sizes.items():
-            digest.update(axis.encode())
-            digest.update(np.ascontiguousarray(column).tobytes())
         return {
-            "sizes": digest.hexdigest()[:16],
+            "sizes": self._digest,
             "slots": dict(self._slots),
             "strategy": self._strategy.value,
             "batch_size": self._batch_size,
@@ -195,66 +189,19 @@ class EpochPlanner:
             "packs_per_batch": self._num_packs,
         }
 
-    def _skip(self) -> None:
-        """Leave out what does not fit, once for all epochs."""
-        too_large = np.zeros(len(next(iter(self._sizes.values()))), dtype=bool)
-        for axis, column in self._sizes.items():
-            too_large |= column > max(self._slots[axis] - 1, 0)
-        if not too_large.any():
-            return
-        self._chosen = np.flatnonzero(~too_large)
-        first = int(np.flatnonzero(too_large)[0])
-        sizes = " and ".join(f"{column[first]} {axis}" for axis, column in self._sizes.items())
-        warn_user(
-            f"{int(too_large.sum()):,} of {len(too_large):,} graphs are larger than a batch of "
-            f"{self._slots} and are skipped; the first is graph {first} with {sizes}"
-        )
-        if not len(self._chosen):
-            raise BatchTooLarge(f"no graph fits a batch of {self._slots}; raise the sizes")
-
-    def _among_all(self, plan: PackPlan) -> PackPlan:
-        assert self._chosen is not None
-        number = len(next(iter(self._sizes.values())))
-        return PackPlan(
-            self._chosen[plan.indices],
-            plan.offsets,
-            plan.slots,
-            plan.used,
-            skipped=np.setdiff1d(np.arange(number), self._chosen),
-            algorithm=plan.algorithm,
-        )
-
-    def _padded(self, sizes: Sizes, epoch: int) -> PackPlan:
-        """Divide graphs into packs of `batch_size`, whatever their sizes."""
-        assert self._batch_size is not None
-        number = len(next(iter(sizes.values())))
-        order = np.arange(number)
-        if self._seed is not None:
-            order = np.random.default_rng([self._seed, epoch]).permutation(order)
-        offsets = np.append(np.arange(0, number, self._batch_size), number)
-        used = {}
-        too_large = np.zeros(number, dtype=bool)
-        for axis, column in sizes.items():
-            room = max(self._slots[axis] - 1, 0)
-            too_large |= column > room
-            if self._oversize is Oversize.TRIM:
-                column = np.minimum(column, room)
-            used[axis] = np.add.reduceat(column[order], offsets[:-1])
-            over = np.flatnonzero(used[axis] > room)
-            if len(over):
-                raise BatchTooLarge(
-                    f"{self._batch_size} graphs can have {used[axis][over[0]]} {axis}, but a batch "
-                    f"holds {self._slots[axis]}, of which one stays filler; lower batch_size, pass "
-                    "spec='auto', or use strategy='packed'"
-                )
-        oversize = np.flatnonzero(too_large)
-        return PackPlan(order, offsets, self._slots, used, oversize=oversize, algorithm="padded")
-
 
 def padded_slots(sizes: Sizes, batch_size: int) -> dict[str, int]:
     """Return slots into which any `batch_size` graphs fit, with one of each axis left."""
     slots = {axis: int(column.max()) * batch_size + 1 for axis, column in sizes.items()}
     return {**slots, "graphs": batch_size + 1}
+
+
+def _digest(sizes: Sizes) -> str:
+    digest = hashlib.sha256()
+    for axis, column in sizes.items():
+        digest.update(axis.encode())
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def to_choice(kind: type[enum.Enum], value: Any, name: str) -> Any:

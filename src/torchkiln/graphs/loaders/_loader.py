@@ -17,8 +17,8 @@ from torchkiln.graphs.loaders._epoch_plan import (
     padded_slots,
     to_choice,
 )
-from torchkiln.graphs.loaders._lanes import GroupMaker, Lanes, group_size_for
-from torchkiln.graphs.loaders._resumable import Position
+from torchkiln.graphs.loaders._group_reader import GroupMaker, GroupReader, group_size_for
+from torchkiln.graphs.loaders._position import Bookmark, Position
 from torchkiln.graphs.store._schema import StoreSchema, edge_axis, node_axis
 from torchkiln.graphs.store._store import GraphStore
 from torchkiln.packing import PackPlan, choose_slots
@@ -120,7 +120,6 @@ class FixedSizeLoader:
             world=self._options.num_processes,
             num_packs=factor,
         )
-        self._planner.plan(0)  # what does not fit is said now, not when training begins
         self._collator = Collator(
             self._store,
             self._spec,
@@ -138,24 +137,24 @@ class FixedSizeLoader:
         self._wrap = self._collator.tensors if as_tensors else self._collator.wrap
         trim = self._planner.oversize is Oversize.TRIM
         is_async = _is_async(mode)
-        num_lanes = to_count("num_workers", num_workers, least=0) or int(is_async)
-        if async_options and not num_lanes:
+        num_processes = to_count("num_workers", num_workers, least=0) or int(is_async)
+        if async_options and not num_processes:
             raise LoaderError(
                 f"async_options {dict(async_options)!r} have no meaning without other processes; "
                 "pass mode='async' or num_workers"
             )
         self._group_size = group_size_for(self._collator)
-        self._lanes = Lanes(
+        self._reader = GroupReader(
             self._planner,
             GroupMaker(self._collator, seed if trim else None),
-            identity={**self._planner.identity(), "trim_seed": seed if trim else None},
-            num_lanes=num_lanes,
+            num_processes=num_processes,
             group_size=self._group_size,
             async_options=async_options,
         )
-        self._next = Position(0, 0)  # where the next iterator begins
-        self._reached = Position(0, 0)  # what the program has been given so far
-        self._running: int | None = None  # epoch of the iterator that is in use
+        self._bookmark = Bookmark(
+            {**self._planner.identity(), "trim_seed": seed if trim else None},
+            self._planner.num_batches,
+        )
 
     @property
     def store(self) -> GraphStore:
@@ -173,7 +172,8 @@ class FixedSizeLoader:
     @property
     def epoch(self) -> int:
         """The epoch that is being iterated over, or else the one that comes next."""
-        return self._next.epoch if self._running is None else self._running
+        running = self._bookmark.running_epoch
+        return self._bookmark.next_epoch if running is None else running
 
     @property
     def plan(self) -> PackPlan:
@@ -188,35 +188,23 @@ class FixedSizeLoader:
         """Return the number of items in `epoch`, exactly; a shuffle may change it by a few."""
         return self.num_batches(self.epoch)
 
-    # A generator on purpose: an iterator that is never advanced must not count as an epoch.
     def __iter__(self) -> Iterator[Any]:
-        epoch, begin = self._reached = self._next
-        self._next = Position(epoch + 1, 0)
-        self._running = epoch
-        first_group = begin // self._group_size
-        position = first_group * self._group_size
-        try:
-            for group in self._lanes.read(epoch, first_group):
-                for number in range(group.num_batches):
-                    position += 1
-                    if position > begin:
-                        self._reached = Position(epoch, position)
-                        yield self._wrap(group, number)
-            self._reached = Position(epoch + 1, 0)
-        finally:
-            if self._running == epoch:
-                self._running = None
+        return self._bookmark.follow(self._read)
+
+    def _read(self, start: Position) -> Iterator[Any]:
+        first_group, num_done = divmod(start.done, self._group_size)
+        for group in self._reader.read(Position(start.epoch, first_group)):
+            for number in range(num_done, group.num_batches):
+                yield self._wrap(group, number)
+            num_done = 0  # only the first group was begun before
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iterator begin `epoch`."""
-        self._next = self._reached = Position(to_count("epoch", epoch, least=0), 0)
+        self._bookmark.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is, in plain JSON types; the same in every process."""
-        epoch, done = self._reached
-        if done >= self.num_batches(epoch):
-            epoch, done = epoch + 1, 0
-        return {"epoch": epoch, "done": done, "identity": self._lanes.identity}
+        return self._bookmark.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iterator begin with the batch that followed when `state` was taken.
@@ -224,11 +212,11 @@ class FixedSizeLoader:
         Raises:
             LoaderError: It was taken from a loader with other data, sizes, seed or processes.
         """
-        self._next = self._reached = self._lanes.locate(state)
+        self._bookmark.load_state_dict(state)
 
     def terminate(self) -> None:
         """End all processes of the loader; a new iterator starts them again."""
-        self._lanes.terminate()
+        self._reader.terminate()
 
     def __repr__(self) -> str:
         return (
@@ -289,7 +277,7 @@ def spec_of(schema: StoreSchema, slots: Mapping[str, int]) -> BatchSpec:
     """Return slots by axis as a spec."""
     if not schema.is_hetero:
         return BatchSpec(max(slots["nodes"], 2), slots["edges"], slots["graphs"])
-    keys = [place.key for place in schema.places]
+    keys = [storage.key for storage in schema.storages]
     return BatchSpec(
         {key: max(slots[node_axis(key)], 2) for key in keys if isinstance(key, str)},
         {key: slots[edge_axis(key)] for key in keys if isinstance(key, tuple)},

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.graphs._levels import Level, classify
+from torchkiln.graphs._levels import Level, StorageKey, classify
 from torchkiln.graphs.store._schema import (
     TEXTS,
     Attribute,
-    Place,
-    PlaceKey,
+    Storage,
     StoreSchema,
     column_name,
     edge_axis,
@@ -25,7 +24,7 @@ Counts = NDArray[np.int64]
 
 def assign_axes(
     has_types: bool,
-    drafts: list[Place],
+    drafts: list[Storage],
     axes: dict[str, Counts],
     lengths: dict[str, Counts],
     levels: Mapping[str, str],
@@ -46,7 +45,7 @@ def assign_axes(
         GraphError: Nothing tells what an attribute describes, or `levels` says something wrong.
     """
     counts = dict(axes)
-    places = []
+    storages = []
     for draft in drafts:
         attributes = []
         for attribute in draft.attributes:
@@ -59,14 +58,14 @@ def assign_axes(
                 axis = own_axis(draft.key, attribute.key)
                 counts[axis] = own
             attributes.append(_with_axis(attribute, axis, int(own[0])))
-        places.append(Place(draft.key, tuple(attributes)))
+        storages.append(Storage(draft.key, tuple(attributes)))
     offsets = {axis: _to_offsets(sizes) for axis, sizes in counts.items()}
-    return StoreSchema(has_types, tuple(places)), offsets
+    return StoreSchema(has_types, tuple(storages)), offsets
 
 
 def _axis_of(
     has_types: bool,
-    place: PlaceKey,
+    storage: StorageKey,
     attribute: Attribute,
     lengths: Counts,
     axes: dict[str, Counts],
@@ -76,10 +75,10 @@ def _axis_of(
     if attribute.kind != "tensor" or not attribute.shape:
         return None
     follows = {}
-    if not isinstance(place, tuple) and not (has_types and place is None):
-        follows[Level.NODE] = node_axis(place)
-    if isinstance(place, tuple) or not has_types:
-        follows[Level.EDGE] = edge_axis(place)
+    if not isinstance(storage, tuple) and not (has_types and storage is None):
+        follows[Level.NODE] = node_axis(storage)
+    if isinstance(storage, tuple) or not has_types:
+        follows[Level.EDGE] = edge_axis(storage)
     level = classify(
         attribute.key,
         lengths,

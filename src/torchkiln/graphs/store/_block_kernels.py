@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from torchkiln.graphs.batches._collate_kernels import read_integer
-from torchkiln.graphs.store._block_size import BLOCK_BYTES
+from torchkiln.graphs.store._checksums import BLOCK_BYTES
+from torchkiln.graphs.store._store_kernels import read_integer
 
 
 @njit(cache=True)

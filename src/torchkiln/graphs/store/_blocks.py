@@ -1,12 +1,8 @@
-"""Checksums of a store's files, block by block, compared before a block is used for the first time.
+"""Blocks of a store's files, compared with their checksums before they are used for the first time.
 
-A store is opened without reading its columns, which may be larger than the memory. So every 64 KiB
-of a file have a checksum of their own, and whoever reads graphs has the blocks compared that these
-lie in. That happens once for each block, in a process and those that it forks: afterwards a look at
-a flag is all it costs.
-
-XXH3 (64 bits) finds damage, not malice, about as fast as the memory can be read. It misses one
-damaged block in 2**64.
+A store is opened without reading its columns, which may be larger than the memory. So whoever reads
+graphs has the blocks compared that these lie in. That happens once for each block, in a process and
+those that it forks: afterwards a look at a flag is all it costs.
 """
 
 from __future__ import annotations
@@ -22,26 +18,14 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from torchkiln.core import StoreError
-from torchkiln.graphs.store._block_size import BLOCK_BYTES
+from torchkiln.graphs.store._checksums import BLOCK_BYTES, count_blocks
 
-CHECKSUM_DTYPE = np.dtype("<u8")
 REMEDY = "build the store again (GraphStore.build(..., overwrite=True))"
 # Compared at a time: lists of all blocks of a large store would take much memory.
 _AT_ONCE = 2**14
 
 Bytes = NDArray[np.uint8]
 Counts = NDArray[np.int64]
-
-
-def checksums_of(path: Path) -> NDArray[Any]:
-    """Return the checksums of a file's blocks."""
-    with path.open("rb") as file:
-        blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
-        return np.array([xxh3_64_intdigest(block) for block in blocks], dtype=CHECKSUM_DTYPE)
-
-
-def count_blocks(num_bytes: int) -> int:
-    return -(-num_bytes // BLOCK_BYTES)
 
 
 @final

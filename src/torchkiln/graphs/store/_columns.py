@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from torchkiln.core import StoreError
 from torchkiln.data._user_code import read_elements
-from torchkiln.graphs._levels import check_given, is_hetero
+from torchkiln.graphs._levels import StorageKey, check_given, is_hetero
 from torchkiln.graphs.store._axes import Counts, assign_axes
 from torchkiln.graphs.store._blocks import BlockGuard, Piece, Reads
 from torchkiln.graphs.store._flatten import (
@@ -33,8 +33,7 @@ from torchkiln.graphs.store._flatten import (
 from torchkiln.graphs.store._schema import (
     TEXTS,
     Attribute,
-    Place,
-    PlaceKey,
+    Storage,
     StoreSchema,
     carrier_of,
     column_name,
@@ -112,14 +111,14 @@ class Columns:
 
     def check_edges(self) -> None:
         """Raise `StoreError` for an edge to a node that its graph does not have."""
-        from torchkiln.graphs.batches._collate_kernels import find_stray_edge
+        from torchkiln.graphs.store._store_kernels import find_stray_edge
 
-        for place in self.schema.places:
-            ends = place.key if isinstance(place.key, tuple) else (None, "", None)
-            if not any(attribute.is_edge_index for attribute in place.attributes):
+        for storage in self.schema.storages:
+            ends = storage.key if isinstance(storage.key, tuple) else (None, "", None)
+            if not any(attribute.is_edge_index for attribute in storage.attributes):
                 continue
-            index = self.arrays[column_name(place.key, "edge_index")]
-            edges = self.offsets[edge_axis(place.key)]
+            index = self.arrays[column_name(storage.key, "edge_index")]
+            edges = self.offsets[edge_axis(storage.key)]
             for row, end in ((0, ends[0]), (1, ends[2])):
                 nodes = np.diff(self.offsets[node_axis(end)])
                 graph = int(find_stray_edge(index[row], edges, nodes))
@@ -224,20 +223,20 @@ def flat_columns(
     arrays: dict[str, Array] = {}
     drafts = []
     for store, flat in zip(sample.stores, dataset._data.stores, strict=True):
-        place: PlaceKey = store._key
-        slices = dataset.slices if place is None else dataset.slices.get(place, {})
-        attributes = tuple(describe_store(sample, place, store, exclude_keys))
-        drafts.append(Place(place, attributes))
+        storage: StorageKey = store._key
+        slices = dataset.slices if storage is None else dataset.slices.get(storage, {})
+        attributes = tuple(describe_store(sample, storage, store, exclude_keys))
+        drafts.append(Storage(storage, attributes))
         for attribute in attributes:
             if attribute.kind == "num_nodes":
                 continue
-            name = column_name(place, attribute.key)
+            name = column_name(storage, attribute.key)
             column = _flat_column(attribute, flat[attribute.key], slices.get(attribute.key))
             if column is None:
                 return None
             arrays[name], lengths[name] = column
-        for axis in axes_of(sample, place):
-            found = _count(axis, store, flat, lengths, place)
+        for axis in axes_of(sample, storage):
+            found = _count(axis, store, flat, lengths, storage)
             if found is None:
                 return None
             counts[axis] = found
@@ -269,7 +268,7 @@ def _flat_column(attribute: Attribute, value: Any, slices: Any) -> tuple[Array, 
 
 
 def _count(
-    axis: str, store: Any, flat: Any, lengths: dict[str, Counts], place: PlaceKey
+    axis: str, store: Any, flat: Any, lengths: dict[str, Counts], storage: StorageKey
 ) -> Counts | None:
     """Return how many nodes or edges every graph has, from the attribute that PyG would ask."""
     if axis.startswith("nodes"):
@@ -281,10 +280,10 @@ def _count(
     else:
         known = ("edge_index", "edge_weight", "edge_attr", "edge_type", "e_id")
         word = "edge"
-    keys = [key for key in store if column_name(place, key) in lengths]
+    keys = [key for key in store if column_name(storage, key) in lengths]
     asked = [key for key in keys if key in known] + [key for key in keys if word in key]
     if asked:
-        return lengths[column_name(place, asked[0])]
+        return lengths[column_name(storage, asked[0])]
     if word == "edge" and lengths and not any(word in key for key in store):
         return np.zeros_like(next(iter(lengths.values())))
     return None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchkiln.graphs._errors import GraphError
-from torchkiln.graphs._levels import Census, StoreKey, count
+from torchkiln.graphs._levels import Census, StorageKey, count
 
 Counts = NDArray[np.int64]
 
@@ -23,8 +23,8 @@ _MANY = 10_000
 class DatasetSizes:
     """The size of every graph, by type; the type of homogeneous graphs is None."""
 
-    nodes: dict[StoreKey, Counts]
-    edges: dict[StoreKey, Counts]
+    nodes: dict[StorageKey, Counts]
+    edges: dict[StorageKey, Counts]
 
     @property
     def total_nodes(self) -> Counts:
@@ -37,7 +37,7 @@ class DatasetSizes:
         return _sum(self.edges)
 
 
-def _sum(columns: dict[StoreKey, Counts]) -> Counts:
+def _sum(columns: dict[StorageKey, Counts]) -> Counts:
     total: Counts = np.sum(list(columns.values()), axis=0, dtype=np.int64)
     return total
 

@@ -14,18 +14,17 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import StoreError
-from torchkiln.graphs._levels import check_given, is_hetero
+from torchkiln.graphs._levels import StorageKey, check_given, is_hetero
 from torchkiln.graphs.store._axes import Counts, assign_axes
 from torchkiln.graphs.store._schema import (
     NUMBERS,
     TEXTS,
     Attribute,
-    Place,
-    PlaceKey,
+    Storage,
     StoreSchema,
     carrier_of,
     column_name,
-    describe_place,
+    describe_storage,
     dtype_name,
     edge_axis,
     node_axis,
@@ -48,7 +47,7 @@ OpenSink = Callable[[str], Sink]
 class _Column:
     """One attribute while graphs are coming in."""
 
-    place: PlaceKey
+    storage: StorageKey
     key: str
     kind: str
     dtype: str
@@ -58,7 +57,7 @@ class _Column:
 
     @property
     def where(self) -> str:
-        return f"attribute {self.key!r}{describe_place(self.place)}"
+        return f"attribute {self.key!r}{describe_storage(self.storage)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class Flattener:
         self._exclude_keys = exclude_keys
         self._graph_class: Any = None
         self._is_hetero = False
-        self._places: dict[PlaceKey, dict[str, _Column]] = {}
+        self._storages: dict[StorageKey, dict[str, _Column]] = {}
         self._counts: dict[str, array[int]] = {}
         self._num_graphs = 0
 
@@ -101,11 +100,11 @@ class Flattener:
                 f"graph {index} is a {kind.__name__}, graph 0 a {self._graph_class.__name__}; use "
                 "one class for all graphs"
             )
-        stores: dict[PlaceKey, Any] = {_key_of(store): store for store in graph.stores}
-        if stores.keys() != self._places.keys():
+        stores: dict[StorageKey, Any] = {_key_of(store): store for store in graph.stores}
+        if stores.keys() != self._storages.keys():
             raise StoreError(
                 f"graph {index} has the types {_names(stores)}, graph 0 has "
-                f"{_names(self._places)}; give every graph all types, empty where it has none"
+                f"{_names(self._storages)}; give every graph all types, empty where it has none"
             )
         for key, store in stores.items():
             self._add_store(index, key, store)
@@ -117,25 +116,25 @@ class Flattener:
             raise StoreError("there is no graph to store: the dataset is empty")
         axes = {name: np.frombuffer(c, dtype=np.int64) for name, c in self._counts.items()}
         lengths = {
-            column_name(place, key): np.frombuffer(column.lengths, dtype=np.int64)
-            for place, columns in self._places.items()
+            column_name(storage, key): np.frombuffer(column.lengths, dtype=np.int64)
+            for storage, columns in self._storages.items()
             for key, column in columns.items()
             if column.kind != "num_nodes"
         }
         drafts = [
-            Place(
-                place,
+            Storage(
+                storage,
                 tuple(
                     Attribute(column.key, column.kind, None, column.dtype, column.shape)
                     for column in columns.values()
                 ),
             )
-            for place, columns in self._places.items()
+            for storage, columns in self._storages.items()
         ]
         schema, offsets = assign_axes(self._is_hetero, drafts, axes, lengths, self._levels)
         sinks = {
-            column_name(place, key): column.sinks
-            for place, columns in self._places.items()
+            column_name(storage, key): column.sinks
+            for storage, columns in self._storages.items()
             for key, column in columns.items()
             if column.kind != "num_nodes"
         }
@@ -146,41 +145,41 @@ class Flattener:
         check_given(self._levels, graph.keys())
         self._graph_class = type(graph)
         self._is_hetero = is_hetero(graph)
-        for place, store in ((_key_of(store), store) for store in graph.stores):
-            attributes = describe_store(graph, place, store, self._exclude_keys)
-            columns = self._places[place] = {}
+        for storage, store in ((_key_of(store), store) for store in graph.stores):
+            attributes = describe_store(graph, storage, store, self._exclude_keys)
+            columns = self._storages[storage] = {}
             for attribute in attributes:
                 # num_nodes is the axis itself and has no column of its own.
                 rows = 2 if attribute.is_edge_index else int(attribute.is_stored)
-                name = column_name(place, attribute.key)
+                name = column_name(storage, attribute.key)
                 columns[attribute.key] = _Column(
-                    place,
+                    storage,
                     attribute.key,
                     attribute.kind,
                     attribute.dtype,
                     attribute.shape,
                     [self._open_sink(f"{name}.{row}") for row in range(rows)],
                 )
-            for axis in axes_of(graph, place):
+            for axis in axes_of(graph, storage):
                 self._counts[axis] = array("q")
 
-    def _add_store(self, index: int, place: PlaceKey, store: Any) -> None:
-        columns = self._places[place]
-        if place is None and self._is_hetero:
+    def _add_store(self, index: int, storage: StorageKey, store: Any) -> None:
+        columns = self._storages[storage]
+        if storage is None and self._is_hetero:
             pass  # what concerns the whole graph has neither nodes nor edges
-        elif isinstance(place, tuple):
-            self._counts[edge_axis(place)].append(store.num_edges)
+        elif isinstance(storage, tuple):
+            self._counts[edge_axis(storage)].append(store.num_edges)
         else:
-            self._counts[node_axis(place)].append(store.num_nodes)
-            if place is None:
-                self._counts[edge_axis(place)].append(store.num_edges)
+            self._counts[node_axis(storage)].append(store.num_nodes)
+            if storage is None:
+                self._counts[edge_axis(storage)].append(store.num_edges)
         keys = [key for key in store if key not in self._exclude_keys]
         if columns.keys() != set(keys):
             odd = sorted(columns.keys() ^ set(keys))
             raise StoreError(
                 f"graph {index} and graph 0 do not have the same attributes"
-                f"{describe_place(place)}: {odd} are in one of them only; set them in all graphs, "
-                f"or leave them out with exclude_keys={odd}"
+                f"{describe_storage(storage)}: {odd} are in one of them only; set them in all "
+                f"graphs, or leave them out with exclude_keys={odd}"
             )
         for key in keys:
             if key != "num_nodes":
@@ -221,13 +220,13 @@ def _same_shape(tensor: Tensor, column: _Column) -> bool:
     return all(want in (-1, got) for want, got in zip(column.shape, tensor.shape, strict=True))
 
 
-def _key_of(store: Any) -> PlaceKey:
-    key: PlaceKey = store._key
+def _key_of(store: Any) -> StorageKey:
+    key: StorageKey = store._key
     return key
 
 
-def _names(places: Any) -> list[Any]:
-    return [key for key in places if key is not None]
+def _names(storages: Any) -> list[Any]:
+    return [key for key in storages if key is not None]
 
 
 def check_graph_class(graph: Any) -> None:
@@ -240,29 +239,29 @@ def check_graph_class(graph: Any) -> None:
         )
 
 
-def axes_of(graph: Any, place: PlaceKey) -> tuple[str, ...]:
+def axes_of(graph: Any, storage: StorageKey) -> tuple[str, ...]:
     """Return the axes that a storage of `graph` has."""
     if is_hetero(graph):
-        if place is None:
+        if storage is None:
             return ()
-        return (node_axis(place),) if isinstance(place, str) else (edge_axis(place),)
+        return (node_axis(storage),) if isinstance(storage, str) else (edge_axis(storage),)
     return (node_axis(None), edge_axis(None))
 
 
 def describe_store(
-    graph: Any, place: PlaceKey, store: Any, exclude_keys: frozenset[str]
+    graph: Any, storage: StorageKey, store: Any, exclude_keys: frozenset[str]
 ) -> Iterator[Attribute]:
     """Yield the attributes of one storage, with sizes that follow an axis still unassigned.
 
     Raises:
         StoreError: An attribute cannot be kept, or would be batched in a way of its own.
     """
-    if not (is_hetero(graph) and place is None) and not isinstance(place, tuple):
-        _check_num_nodes(place, store)
+    if not (is_hetero(graph) and storage is None) and not isinstance(storage, tuple):
+        _check_num_nodes(storage, store)
     for key, value in store.items():
         if key in exclude_keys:
             continue
-        where = f"attribute {key!r}{describe_place(place)}"
+        where = f"attribute {key!r}{describe_storage(storage)}"
         if key == "num_nodes":
             yield Attribute(key, "num_nodes", None, "", ())
             continue
@@ -276,7 +275,7 @@ def describe_store(
         if kind in TEXTS:
             yield Attribute(key, kind, None, "", (-1,))
             continue
-        _check_batching(graph, place, store, key, value, where)
+        _check_batching(graph, storage, store, key, value, where)
         tensor = to_plain_tensor(value, NUMBERS.get(kind, ""))
         shape: tuple[int, ...] = tuple(tensor.shape)
         if key == "edge_index":
@@ -286,7 +285,7 @@ def describe_store(
         yield Attribute(key, kind, None, dtype_name(tensor.dtype), shape)
 
 
-def _check_num_nodes(place: PlaceKey, store: Any) -> None:
+def _check_num_nodes(storage: StorageKey, store: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -295,13 +294,13 @@ def _check_num_nodes(place: PlaceKey, store: Any) -> None:
             known = False
     if not known:
         raise StoreError(
-            f"the number of nodes{describe_place(place)} cannot be told from the attributes "
+            f"the number of nodes{describe_storage(storage)} cannot be told from the attributes "
             f"{list(store.keys())}; set num_nodes on every graph"
         )
 
 
 def _check_batching(
-    graph: Any, place: PlaceKey, store: Any, key: str, value: Any, where: str
+    graph: Any, storage: StorageKey, store: Any, key: str, value: Any, where: str
 ) -> None:
     """Refuse what PyG would concatenate or count up in another way than ours."""
     is_index = key == "edge_index"
@@ -310,8 +309,8 @@ def _check_batching(
     if is_index:
         tensor = isinstance(value, Tensor)
         usual = tensor and value.dim() == 2 and value.shape[0] == 2 and value.dtype in _INDEX_DTYPES
-        if isinstance(place, tuple):
-            missing = {place[0], place[2]} - set(graph.node_types)
+        if isinstance(storage, tuple):
+            missing = {storage[0], storage[2]} - set(graph.node_types)
             if missing:
                 raise StoreError(
                     f"{where} connects {sorted(missing)}, which the graph has no nodes of; "

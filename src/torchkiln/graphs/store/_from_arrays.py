@@ -13,7 +13,7 @@ from torchkiln.graphs.store._axes import Counts
 from torchkiln.graphs.store._columns import Array, Columns, read_only
 from torchkiln.graphs.store._schema import (
     Attribute,
-    Place,
+    Storage,
     StoreSchema,
     dtype_name,
     edge_axis,
@@ -57,7 +57,7 @@ def columns_from_arrays(
             attributes.append(_describe(name, array, axis))
     if not any(name in _TELL_NODES or "node" in name for name in node):
         attributes.append(Attribute("num_nodes", "num_nodes", None, "", ()))
-    schema = StoreSchema(False, (Place(None, tuple(attributes)),))
+    schema = StoreSchema(False, (Storage(None, tuple(attributes)),))
     columns = Columns(schema, offsets, arrays)
     columns.check_edges()
     return columns

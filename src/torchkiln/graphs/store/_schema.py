@@ -14,9 +14,7 @@ from typing import Any, final
 import torch
 
 from torchkiln.core import StoreError
-
-# As in PyG: None for a homogeneous graph or for what concerns a heterogeneous one as a whole.
-PlaceKey = str | tuple[str, str, str] | None
+from torchkiln.graphs._levels import StorageKey
 
 # Python values that PyG turns into a tensor when it batches, and the dtype that they are kept in.
 NUMBERS = {"int": "int64", "float": "float64", "bool": "bool"}
@@ -76,10 +74,10 @@ class Attribute:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Place:
+class Storage:
     """The attributes that PyG keeps in one storage: of the graph, a node type or an edge type."""
 
-    key: PlaceKey
+    key: StorageKey
     attributes: tuple[Attribute, ...]
 
     @property
@@ -90,72 +88,76 @@ class Place:
 @final
 @dataclass(frozen=True, slots=True)
 class StoreSchema:
-    """All places in PyG's order; the first is that of the whole graph."""
+    """All storages in PyG's order; the first is that of the whole graph."""
 
     is_hetero: bool
-    places: tuple[Place, ...]
+    storages: tuple[Storage, ...]
 
     @property
     def node_axes(self) -> tuple[str, ...]:
         if not self.is_hetero:
             return ("nodes",)
-        return tuple(node_axis(place.key) for place in self.places if isinstance(place.key, str))
+        return tuple(
+            node_axis(storage.key) for storage in self.storages if isinstance(storage.key, str)
+        )
 
     @property
     def edge_axes(self) -> tuple[str, ...]:
         if not self.is_hetero:
             return ("edges",)
-        return tuple(edge_axis(place.key) for place in self.places if isinstance(place.key, tuple))
+        return tuple(
+            edge_axis(storage.key) for storage in self.storages if isinstance(storage.key, tuple)
+        )
 
     def stored(self) -> Iterator[tuple[str, Attribute]]:
         """Yield every attribute that has a column, with the column's name."""
-        for place in self.places:
-            for attribute in place.attributes:
+        for storage in self.storages:
+            for attribute in storage.attributes:
                 if attribute.is_stored:
-                    yield column_name(place.key, attribute.key), attribute
+                    yield column_name(storage.key, attribute.key), attribute
 
     def to_json(self) -> dict[str, Any]:
         return {
             "is_hetero": self.is_hetero,
             "places": [
-                {"key": place.key, "attributes": [a.to_json() for a in place.attributes]}
-                for place in self.places
+                {"key": storage.key, "attributes": [a.to_json() for a in storage.attributes]}
+                for storage in self.storages
             ],
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StoreSchema:
-        places = []
-        for place in values["places"]:
-            key = tuple(place["key"]) if isinstance(place["key"], list) else place["key"]
+        storages = []
+        for storage in values["places"]:
+            key = tuple(storage["key"]) if isinstance(storage["key"], list) else storage["key"]
             attributes = (
                 Attribute(**{**attribute, "shape": tuple(attribute["shape"])})
-                for attribute in place["attributes"]
+                for attribute in storage["attributes"]
             )
-            places.append(Place(key, tuple(attributes)))
-        return cls(bool(values["is_hetero"]), tuple(places))
+            storages.append(Storage(key, tuple(attributes)))
+        return cls(bool(values["is_hetero"]), tuple(storages))
 
 
-def node_axis(key: PlaceKey) -> str:
+def node_axis(key: StorageKey) -> str:
     return "nodes" if key is None else f"nodes:{key}"
 
 
-def edge_axis(key: PlaceKey) -> str:
+def edge_axis(key: StorageKey) -> str:
     return "edges" if key is None else f"edges:{','.join(key)}"
 
 
-def own_axis(key: PlaceKey, name: str) -> str:
+def own_axis(key: StorageKey, name: str) -> str:
     return f"own:{column_name(key, name)}"
 
 
-def column_name(key: PlaceKey, name: str) -> str:
+def column_name(key: StorageKey, name: str) -> str:
     """Return the name of an attribute's column, unique in its store."""
     if key is None:
         return name
     return f"{key if isinstance(key, str) else ','.join(key)}/{name}"
 
 
-def describe_place(key: PlaceKey) -> str:
+def describe_storage(key: StorageKey) -> str:
     return "" if key is None else f" of {key!r}"
 
 

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from torchkiln.core import StoreError
+from torchkiln.graphs._levels import StorageKey
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.graphs.store._blocks import Reads
 from torchkiln.graphs.store._columns import (
@@ -27,7 +28,6 @@ from torchkiln.graphs.store._schema import (
     NUMBERS,
     TEXTS,
     Attribute,
-    PlaceKey,
     StoreSchema,
     check_exclude_keys,
     column_name,
@@ -273,17 +273,17 @@ class GraphStore:
         if self._reads is not None:
             self._reads.verify(np.array([graph]))
         result = HeteroData() if self.is_hetero else Data()
-        for place in self.schema.places:
-            store = result.stores[0] if place.key is None else result[place.key]
-            for attribute in place.attributes:
-                store[attribute.key] = self._value(place.key, attribute, graph)
+        for storage in self.schema.storages:
+            store = result.stores[0] if storage.key is None else result[storage.key]
+            for attribute in storage.attributes:
+                store[attribute.key] = self._value(storage.key, attribute, graph)
         return result
 
-    def _value(self, place: PlaceKey, attribute: Attribute, graph: int) -> Any:
+    def _value(self, storage: StorageKey, attribute: Attribute, graph: int) -> Any:
         if attribute.kind == "num_nodes":
-            offsets = self._columns.offsets[node_axis(place)]
+            offsets = self._columns.offsets[node_axis(storage)]
             return int(offsets[graph + 1] - offsets[graph])
-        array = self._columns.arrays[column_name(place, attribute.key)]
+        array = self._columns.arrays[column_name(storage, attribute.key)]
         if attribute.axis is None:
             piece = array[graph]
             if attribute.kind in NUMBERS:
@@ -334,12 +334,12 @@ class GraphStore:
                 f"  {axis}: {int(sizes.sum()):,} in all, {sizes.mean():.1f} a graph "
                 f"({int(sizes.min()):,} to {int(sizes.max()):,})"
             )
-        for place in self.schema.places:
-            for a in place.attributes:
+        for storage in self.schema.storages:
+            for a in storage.attributes:
                 shape = f" {list(a.shape)}" if a.kind == "tensor" else ""
                 follows = f" follows {a.axis}" if a.kind == "tensor" and a.axis else ""
                 kind = a.dtype if a.kind == "tensor" else a.kind
-                lines.append(f"  {column_name(place.key, a.key)}: {kind}{shape}{follows}")
+                lines.append(f"  {column_name(storage.key, a.key)}: {kind}{shape}{follows}")
         return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from torchkiln.core import StoreError, Unreadable, read_json, sha256_file
 from torchkiln.graphs.store._axes import Counts
-from torchkiln.graphs.store._blocks import checksums_of
+from torchkiln.graphs.store._checksums import checksums_of
 from torchkiln.graphs.store._columns import (
     Columns,
     column_dtype,

@@ -14,12 +14,11 @@ import numpy as np
 from torchkiln.core import StoreError, sha256_file, warn_user
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.graphs.store._blocks import (
-    CHECKSUM_DTYPE,
     REMEDY,
     BlockGuard,
     Bytes,
-    count_blocks,
 )
+from torchkiln.graphs.store._checksums import CHECKSUM_DTYPE, count_blocks
 from torchkiln.graphs.store._columns import (
     Columns,
     MappedColumns,

@@ -14,7 +14,7 @@ from torchkiln.graphs.store._columns import Array
 
 def decode_texts(column: Array, offsets: Counts, graphs: Counts, kind: str) -> list[Any]:
     """Return the texts of some graphs, or the lists that they stand for."""
-    from torchkiln.graphs.batches._collate_kernels import gather_pieces
+    from torchkiln.graphs.store._store_kernels import gather_pieces
 
     starts = offsets[graphs]
     lengths = offsets[graphs + 1] - starts

@@ -1,4 +1,4 @@
-"""Whole models against eager PyG where wrong numbers came out: norms beside ghosts, two batches."""
+"""Whole models after `make_static` against eager PyG: norms beside ghosts, two batches, errors."""
 
 from __future__ import annotations
 

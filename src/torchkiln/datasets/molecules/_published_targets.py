@@ -1,18 +1,34 @@
-"""The 19 properties of QM9 by PyG's order, names and units, in full precision."""
+"""The 19 properties of QM9: as they were published, and by PyG's order, names and units.
+
+Facts that molecules from anywhere are understood by: files of others carry the same names. All
+numbers are in full precision.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.datasets.molecules._molecules import Molecules
-from torchkiln.datasets.qm9._arrays import (
-    ATOM_ENERGIES_HARTREE,
-    HARTREE_TO_EV,
-    KCAL_MOL_TO_EV,
-    TARGET_COLUMNS,
-    QM9Arrays,
+# As in the published gdb9.sdf.csv. The first `NUM_PROPERTIES` stand in every form of the dataset,
+# the atomisation energies after them follow from these.
+TARGET_COLUMNS = (
+    *("A", "B", "C", "mu", "alpha", "homo", "lumo", "gap", "r2", "zpve"),
+    *("u0", "u298", "h298", "g298", "cv", "u0_atom", "u298_atom", "h298_atom", "g298_atom"),
 )
+NUM_PROPERTIES = 15
+_ENERGY_COLUMNS = [TARGET_COLUMNS.index(name) for name in ("u0", "u298", "h298", "g298")]
+# Energies of single atoms in hartree (U0, U, H, G), published with QM9 as atomref.txt.
+ATOM_ENERGIES_HARTREE = {
+    1: (-0.500273, -0.498857, -0.497912, -0.510927),
+    6: (-37.846772, -37.845355, -37.844411, -37.861317),
+    7: (-54.583861, -54.582445, -54.581501, -54.598897),
+    8: (-75.064579, -75.063163, -75.062219, -75.079532),
+    9: (-99.718730, -99.717314, -99.716370, -99.733544),
+}
+# The factor with which the published atomisation energies were made; PyG undoes it with its own.
+_HARTREE_TO_KCAL_MOL = 627.509
+HARTREE_TO_EV = 27.211386246
+KCAL_MOL_TO_EV = 0.04336414
 
 # name: (column of PyG's `y`, unit)
 QM9_TARGETS: dict[str, tuple[int, str]] = {
@@ -71,13 +87,20 @@ def qm9_targets(published: NDArray[np.float64]) -> dict[str, NDArray[np.float64]
     return {target: in_pyg_units(target, published[:, i]) for target, i in columns.items()}
 
 
-def to_molecules(arrays: QM9Arrays, source: str) -> Molecules:
-    """Return molecules with all 19 targets, in PyG's units."""
-    return Molecules(
-        offsets=arrays.offsets,
-        z=arrays.z,
-        pos=arrays.pos,
-        names=[f"gdb_{index}" for index in arrays.index.tolist()],
-        targets=qm9_targets(arrays.targets),
-        source=source,
-    )
+def published_targets(
+    properties: NDArray[np.float64], z: NDArray[np.uint8], offsets: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return `TARGET_COLUMNS`: the properties and, from them, the atomisation energies.
+
+    Args:
+        properties: [num_molecules, NUM_PROPERTIES], in the published units.
+        z: Atomic numbers, atoms of all molecules one after the other.
+        offsets: Where the atoms of each molecule begin and end.
+    """
+    energies = np.zeros((max(ATOM_ENERGIES_HARTREE) + 1, 4))
+    for number, values in ATOM_ENERGIES_HARTREE.items():
+        energies[number] = values
+    of_atoms = np.add.reduceat(energies[z], offsets[:-1])
+    binding = (properties[:, _ENERGY_COLUMNS] - of_atoms) * _HARTREE_TO_KCAL_MOL
+    # The tables have six decimals and the factor three: more would be noise of the summation.
+    return np.concatenate([properties, np.round(binding, 9)], axis=1)

@@ -10,14 +10,18 @@ import numpy as np
 from tqdm import tqdm
 
 from torchkiln.core import StoreError
+from torchkiln.datasets.files._elements import symbol_of
 from torchkiln.datasets.files._text_lines import to_number, unreadable
 from torchkiln.datasets.molecules._molecules import Molecules, to_offsets
-from torchkiln.datasets.qm9._arrays import published_targets
-from torchkiln.datasets.qm9._smiles import ATOMIC_NUMBERS
-from torchkiln.datasets.qm9._source import NUM_PROPERTIES, MoleculeTable
-from torchkiln.datasets.qm9._targets import qm9_targets
+from torchkiln.datasets.molecules._published_targets import (
+    ATOM_ENERGIES_HARTREE,
+    NUM_PROPERTIES,
+    published_targets,
+    qm9_targets,
+)
 
 _TAG = "gdb"
+_ATOMIC_NUMBERS = {symbol_of(number): number for number in ATOM_ENERGIES_HARTREE}
 
 
 def is_published_xyz(path: Path) -> bool:
@@ -54,20 +58,14 @@ def read_published_xyz(paths: Sequence[Path], *, source: str, progress: bool) ->
         sizes.append(size)
         indices.append(index)
         properties.append(values)
-    table = MoleculeTable(
-        index=np.array(indices),
-        smiles=[],
-        offsets=to_offsets(np.array(sizes)),
-        z=np.array(numbers, dtype=np.uint8),
-        pos=np.array(positions).reshape(-1, 3),
-        properties=np.array(properties),
-    )
+    offsets = to_offsets(np.array(sizes))
+    elements = np.array(numbers, dtype=np.uint8)
     return Molecules(
-        offsets=table.offsets,
-        z=table.z,
-        pos=table.pos,
+        offsets=offsets,
+        z=elements,
+        pos=np.array(positions).reshape(-1, 3),
         names=[f"{_TAG}_{index}" for index in indices],
-        targets=qm9_targets(published_targets(table)),
+        targets=qm9_targets(published_targets(np.array(properties), elements, offsets)),
         source=source,
     )
 
@@ -108,8 +106,8 @@ def _read_atom(path: Path, number: int, line: str) -> tuple[int, list[float]]:
     try:
         position = [to_number(word) for word in words[1:4]]
         if len(position) == 3 and math.isfinite(sum(position)):
-            return ATOMIC_NUMBERS[words[0]], position
+            return _ATOMIC_NUMBERS[words[0]], position
     except (IndexError, KeyError, ValueError):
         pass
-    elements = ", ".join(ATOMIC_NUMBERS)
+    elements = ", ".join(_ATOMIC_NUMBERS)
     raise StoreError(f"{path}, line {number}: one of {elements} and three coordinates wanted")

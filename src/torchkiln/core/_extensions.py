@@ -1,0 +1,38 @@
+"""Which higher room serves a library that lower rooms know nothing of.
+
+A program may pass objects of a library, or use its layers, without ever importing our room for it.
+So a lower room asks here before it needs such a room, which is imported as soon as the library is
+loaded and registers itself. This is the one place where a lower room names a higher one.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import sys
+
+
+class Extends(enum.Enum):
+    """What an extension registers itself with."""
+
+    CONTAINERS = "containers"  # of tensors: `torchkiln.data.register_container`
+    CAPTURE = "capture"  # of a forward: `torchkiln.core.add_capture_context`
+
+
+# By what is extended: the loaded library that calls for an extension, and our module for it.
+EXTENSIONS = {
+    Extends.CONTAINERS: {"torch_geometric.data": "torchkiln.graphs._containers"},
+    Extends.CAPTURE: {"torch_geometric.nn": "torchkiln.graphs.layers"},
+}
+
+# Asked on every call of a program, so what is imported already is not looked at again.
+_waiting = {what: dict(modules) for what, modules in EXTENSIONS.items()}
+
+
+def load_extensions(what: Extends) -> None:
+    """Import the extensions of `what` that loaded libraries call for."""
+    waiting = _waiting[what]
+    for library in [name for name in waiting if name in sys.modules]:
+        importlib.import_module(waiting[library])
+        # Only now: an import that failed is tried, and fails, again.
+        waiting.pop(library, None)
