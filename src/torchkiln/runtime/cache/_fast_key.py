@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _SITE = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
-_OWN = str(Path(__file__).resolve().parents[1])
+_OWN = str(Path(__file__).resolve().parents[2])
 _FACADES = tuple(str(Path(_OWN).parent / name) for name in ("poptorch", "poptorch_geometric"))
 
 # Names in code whose results no digest of the code can foresee.

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 
 from torchkiln.core import CaptureError, DynamicShapeError, TorchkilnError
 
-_TORCHKILN = Path(__file__).resolve().parents[1]
+_TORCHKILN = Path(__file__).resolve().parents[2]
 _LIBRARIES = tuple(
     str(path)
     for path in {
