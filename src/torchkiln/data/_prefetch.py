@@ -24,6 +24,7 @@ from torchkiln.data._prefetch_child import ChildSettings
 from torchkiln.data._prefetch_handle import ChildHandle, StartMethod
 from torchkiln.data._structure import map_tensors
 from torchkiln.data._user_code import call_user_code
+from torchkiln.torch_internals._data_loading import forget_length, keep_iterator
 
 
 @final
@@ -265,8 +266,8 @@ def _detach(source: Any) -> Any:
     if not isinstance(source, torch.utils.data.DataLoader):
         return source
     source = copy.copy(source)
-    source._iterator = None
-    source._IterableDataset_len_called = None  # torch would compare it with another pass' count
+    keep_iterator(source, None)
+    forget_length(source)
     return source
 
 

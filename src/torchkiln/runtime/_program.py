@@ -45,6 +45,7 @@ from torchkiln.runtime.optim._optimizers import (
     read_hyper,
     read_recipe,
 )
+from torchkiln.torch_internals._tensors import version_of
 
 _build_lock = threading.RLock()
 
@@ -333,7 +334,7 @@ class Program:
         assert self._built is not None
         for index, original in self._signature.copied:
             # Backends other than native code count writes; a fresh copy has none.
-            if index in self._built.metadata.mutated_inputs or tensors[index]._version:
+            if index in self._built.metadata.mutated_inputs or version_of(tensors[index]):
                 original.detach().copy_(tensors[index])
 
     # -- optimiser --------------------------------------------------------------------------

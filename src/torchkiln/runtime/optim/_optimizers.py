@@ -24,6 +24,8 @@ from torchkiln.runtime.optim._update_rules import (
     SGDRule,
     UpdateRule,
 )
+from torchkiln.torch_internals._optimizers import note_update
+from torchkiln.torch_internals._tensors import has_gradient_hooks
 
 _SUPPORTED: tuple[type[torch.optim.Optimizer], ...] = (
     torch.optim.SGD,
@@ -235,7 +237,7 @@ class OptimizerBinding:
         if not self.published:
             self.publish()
         # What torch's schedulers ask for: their step() should follow an update.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        note_update(self.optimizer)
 
     def select(self, names: list[str]) -> OptimizerBinding:
         """Return the binding for the named parameters only; rows keep their places."""
@@ -369,7 +371,7 @@ def _check_parameters(recipe: Recipe, params: list[Tensor], names: list[str]) ->
                 f"{name!r} is complex, which the compiled {recipe.kind} does not support; use SGD, "
                 "or keep real and imaginary parts as two parameters"
             )
-        if param._backward_hooks or getattr(param, "_post_accumulate_grad_hooks", None):
+        if has_gradient_hooks(param):
             warn_user(
                 f"{name!r} has gradient hooks, which a program does not execute; change the "
                 "gradient inside forward, or use max_grad_norm for clipping"

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from torchkiln.core import CaptureError, warn_user
+from torchkiln.torch_internals._autograd import schema_of
 
 
 def check_graph(graph: fx.GraphModule, trained: set[int] | None) -> None:
@@ -56,7 +57,7 @@ def _check_call(graph: fx.GraphModule, node: fx.Node) -> None:
 
 def written_by(node: fx.Node) -> Iterator[fx.Node]:
     """Yield the arguments that a call writes to."""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
@@ -68,7 +69,7 @@ def written_by(node: fx.Node) -> Iterator[fx.Node]:
 def base_of(node: fx.Node) -> fx.Node:
     """Return the node whose memory `node` is a view of."""
     while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
-        schema = getattr(node.target, "_schema", None)
+        schema = schema_of(node.target)
         returns = schema.returns if schema is not None else ()
         if not returns or returns[0].alias_info is None:
             break

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from torchkiln.torch_internals._autograd import schema_of
+
 aten = torch.ops.aten
 _FRESH = (
     aten.empty_like.default,
@@ -61,7 +63,7 @@ def draw_in_order(graph: fx.GraphModule) -> None:
 
 
 def _replace(graph: fx.GraphModule, node: fx.Node, result: fx.Node) -> None:
-    written = node.args[0] if node.target._schema.is_mutable else None  # type: ignore[union-attr]
+    written = node.args[0] if schema_of(node.target).is_mutable else None
     if not isinstance(written, fx.Node):
         node.replace_all_uses_with(result)
         graph.graph.erase_node(node)
@@ -86,7 +88,7 @@ def _can_draw(node: fx.Node) -> bool:
 
 def arguments_of(node: fx.Node) -> dict[str, Any]:
     """Return the arguments by name; recorded calls leave out those that equal the default."""
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = schema_of(node.target)
     return {
         argument.name: node.args[index]
         if index < len(node.args)
