@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final, overload
 
 import numpy as np
 
-from torchkiln.core import BatchTooLarge, OptionsError, warn_user
+from torchkiln.core import BatchTooLarge, warn_user
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.packing import PackPlan, pack
 
@@ -255,12 +255,3 @@ def padded_slots(sizes: Sizes, batch_size: int) -> dict[str, int]:
     """Return slots into which any `batch_size` graphs fit, with one of each axis left."""
     slots = {axis: int(column.max()) * batch_size + 1 for axis, column in sizes.items()}
     return {**slots, "graphs": batch_size + 1}
-
-
-def to_choice(kind: type[enum.Enum], value: Any, name: str) -> Any:
-    """Return the member of `kind` that `value` is or names."""
-    try:
-        return kind(value)
-    except ValueError:
-        choices = ", ".join(repr(member.value) for member in kind)
-        raise OptionsError(f"{name} must be one of {choices}; got {value!r}") from None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 import torch
 import torch.utils.data
 
-from torchkiln.core import Options
+from torchkiln.core import Options, to_choice
 from torchkiln.data import AsyncPrefetcher, DataLoader, LoaderError, LoaderMode
 from torchkiln.data._user_code import UserCode
 from torchkiln.graphs._spec import to_count
@@ -87,7 +87,7 @@ class ResumableLoader:
         mode: LoaderMode | str = LoaderMode.SYNC,
         async_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._mode = _to_mode(mode)
+        self._mode = to_choice((LoaderMode.SYNC, LoaderMode.ASYNC), mode, "mode", LoaderError)
         if async_options and self._mode is LoaderMode.SYNC:
             raise LoaderError(
                 f"async_options {dict(async_options)!r} have no meaning in mode sync; "
@@ -261,11 +261,3 @@ class _Items(torch.utils.data.Sampler[Any]):
 
     def __len__(self) -> int:
         return len(self.items)
-
-
-def _to_mode(mode: LoaderMode | str) -> LoaderMode:
-    allowed = (LoaderMode.SYNC, LoaderMode.ASYNC)
-    values = [member.value for member in allowed]
-    if mode not in (*allowed, *values):
-        raise LoaderError(f"mode must be one of {', '.join(map(repr, values))}; got {mode!r}")
-    return LoaderMode(mode)
