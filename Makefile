@@ -22,7 +22,7 @@ lint: $(STAMP)  ## Check formatting and lint rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(STAMP)  ## Type-check src/torchkiln (mypy, strict)
+types: $(STAMP)  ## Type-check src (mypy; strict on src/torchkiln)
 	$(BIN)/mypy
 
 test: $(STAMP) lint types  ## Lint, type-check and run the tests (about 13 minutes on 2 cores)
