@@ -26,6 +26,7 @@ def add_into(x, y):
 
 
 @pytest.mark.inductor
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, about torch
 def test_a_graph_becomes_a_package_with_named_entry_points(tmp_path):
     builds = []
 
