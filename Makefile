@@ -22,7 +22,7 @@ lint: $(STAMP)  ## Check formatting and lint rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(STAMP)  ## Type-check src/torchkiln (mypy, strict)
+types: $(STAMP)  ## Type-check src (mypy; strict on src/torchkiln)
 	$(BIN)/mypy
 
 test: $(STAMP) lint types  ## Lint, type-check and run the tests (about 13 minutes on 2 cores)
@@ -59,7 +59,7 @@ fashion: $(STAMP)  ## Train on Fashion-MNIST (from Debian's dataset-fashion-mnis
 cosmic: $(STAMP)  ## Train CosmicTagger on generated events, and draw what it finds
 	$(BIN)/python examples/cosmic_tagger.py --config configs/cosmic_quick.yml $(COSMIC_ARGS)
 
-benchmarks: $(STAMP)  ## Run every benchmark and write benchmarks/results/*.json
+benchmarks: $(STAMP)  ## Run every benchmark and write benchmarks/results/<machine>/*.json
 	for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script || exit 1;; esac; done
 
 clean:  ## Remove build products and caches (keeps .venv)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import statistics
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch_geometric
+from _results import machine, read_result, write_result
 from _schnet_rounds import Outcome
-
-import torchkiln
-from torchkiln.core import write_atomic
 
 # Ratios are to the best batch size of each: PyG as people get it, and on a processor that is told
 # to take denormal numbers for zero.
@@ -113,7 +105,7 @@ def keep(
     results: dict[str, dict[str, Any]], threads: int, settings: dict[str, Any], path: Path
 ) -> dict[str, Any]:
     """Write the results beside those of other models, modes and threads; return all of them."""
-    everything = json.loads(path.read_text()) if path.exists() else {}
+    everything = read_result(path)
     earlier = everything.get(f"{threads} threads", {}).get("models", {})
     for model, modes in results.items():
         earlier[model] = {**earlier.get(model, {}), **modes}
@@ -122,28 +114,8 @@ def keep(
         "settings": {key: str(value) for key, value in settings.items()},
         "models": earlier,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(everything, indent=1) + "\n")
+    write_result(path, everything)
     return everything
-
-
-def machine() -> dict[str, Any]:
-    """Return where, when and with what figures were measured."""
-    return {
-        "when": datetime.now(UTC).isoformat(timespec="minutes"),
-        "cpu": _cpu(),
-        "load_average_at_end": os.getloadavg()[0],
-        "torch": torch.__version__,
-        "torch_geometric": torch_geometric.__version__,
-        "torchkiln": torchkiln.__version__,
-    }
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def draw(everything: dict[str, Any], path: Path) -> None:

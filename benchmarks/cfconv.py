@@ -11,7 +11,7 @@ Forms must agree before they take turns; figures are medians.
 Nanoseconds are per pair, forward plus backward. GFLOP/s and GB/s count what the algorithm must do:
 one multiplication and addition for each term, and each operand of an edge read or written once.
 The processes of different thread counts are children, because pinning happens before torch is
-imported. Needs QM9 (`pip install qm9pack`). Writes benchmarks/results/cfconv.json.
+imported. Needs QM9 (`pip install qm9pack`). Writes benchmarks/results/<machine>/cfconv.json.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,11 +26,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
 
-RESULT = Path(__file__).parent / "results" / "cfconv.json"
 CUTOFF_ANGSTROM = 10.0
 FLOAT_BYTES = 4
 
@@ -173,7 +172,7 @@ def main() -> None:
     parser.add_argument("--knots", type=int, default=1024)
     parser.add_argument("--molecules", type=int, default=130)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--json", type=Path, default=result_path("cfconv"))
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parse_arguments(parser, threads=[1], features=[16], knots=64, molecules=6, rounds=1)
     if arguments.child:
@@ -192,11 +191,9 @@ def main() -> None:
         results += json.loads(done.stdout.splitlines()[-1])
     for result in results:
         show(result)
-    from torchkiln.core import write_atomic
-
-    record = {"machine": platform.processor() or platform.machine(), "results": results}
+    record = {**machine(), "results": results}
     settings = {key: getattr(arguments, key) for key in ("knots", "molecules", "rounds")}
-    write_atomic(arguments.json, json.dumps({**record, **settings}, indent=1) + "\n")
+    write_result(arguments.json, {**record, **settings})
     print(f"\nwritten to {arguments.json}")
 
 

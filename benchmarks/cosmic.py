@@ -4,18 +4,17 @@
 
 The network and images of configs/cosmic_quick.yml: 80 x 128 pixels a plane, Adam. Both train on the
 same batches in turn, `--steps` updates a round; figures are medians over rounds. The losses of the
-first round are compared. Prints a table and writes benchmarks/results/cosmic.json.
+first round are compared. Prints a table and writes benchmarks/results/<machine>/cosmic.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from pathlib import Path
 
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
@@ -27,10 +26,8 @@ import torch
 from torchkiln.bench.cosmic import CompiledDevice, PlainDevice, read_settings
 from torchkiln.bench.cosmic._data import load_training_events
 from torchkiln.bench.cosmic._tagger import TaggerWithLoss, make_tagger
-from torchkiln.core import write_atomic
 
 ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "benchmarks" / "results" / "cosmic.json"
 
 
 def run(rounds: int, num_steps: int, minibatch_size: int) -> dict:
@@ -80,11 +77,7 @@ def run(rounds: int, num_steps: int, minibatch_size: int) -> dict:
             f"python benchmarks/cosmic.py --rounds {rounds} --steps {num_steps} "
             f"--minibatch_size {minibatch_size}"
         ),
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "threads": NUM_THREADS,
-            "torch": torch.__version__,
-        },
+        "machine": {**machine(), "threads": NUM_THREADS},
         "image": list(images[0][0].shape),
         "compile_s": compile_s,
         "results": figures,
@@ -97,7 +90,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--minibatch_size", type=int, default=2)
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--json", type=Path, default=result_path("cosmic"))
     options = parse_arguments(parser, rounds=1, steps=1, minibatch_size=1)
     record = run(options.rounds, options.steps, options.minibatch_size)
     for name, figures in record["results"].items():
@@ -106,7 +99,7 @@ def main() -> None:
             f"images/s  first losses {' '.join(f'{x:.5f}' for x in figures['first_losses'])}"
         )
     print(f"{record['speedup']:.2f} x eager; compiled in {record['compile_s']:.0f} s")
-    write_atomic(options.json, json.dumps(record, indent=1) + "\n")
+    write_result(options.json, record)
     print(f"wrote {options.json}")
 
 

@@ -6,25 +6,24 @@ Trains a 3-layer GIN on the HOMO-LUMO gap. Torchkiln reads packed fixed-size bat
 `FixedSizeLoader`; PyG reads batches of as many molecules on average from its own `DataLoader` and
 trains eagerly. Both shuffle, load and train in one process, on pinned threads. After a full epoch
 that counts molecules and compiles, the two take turns on slices of an epoch; the ratio is the
-median over the rounds. Needs QM9 (`pip install qm9pack`). Writes benchmarks/results/epoch.json.
+median over the rounds. Needs QM9 (`pip install qm9pack`). Writes
+benchmarks/results/<machine>/epoch.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import platform
 import statistics
 import time
 from pathlib import Path
 
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
 
 THREADS = pin_threads()
-RESULT = Path(__file__).parent / "results" / "epoch.json"
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +34,6 @@ from torch_geometric.nn import GIN, global_add_pool
 from tqdm import tqdm
 
 from torchkiln import Options, identity_loss, training_model
-from torchkiln.core import write_atomic
 from torchkiln.datasets import qm9_arrays
 from torchkiln.datasets.qm9._pyg import collated
 from torchkiln.graphs import FixedSizeLoader, GraphStore
@@ -128,7 +126,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=150, help="batches of a round")
     parser.add_argument("--limit", type=int, help="use only the first molecules of QM9")
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--json", type=Path, default=result_path("epoch"))
     arguments = parse_arguments(parser, graphs=8, rounds=1, batches=2, limit=100)
 
     graphs = molecules(arguments.limit)
@@ -157,8 +155,7 @@ def main() -> None:
     print(f"PyG, eager            {pyg:>10,.0f} molecules/s")
     print(f"Torchkiln, packed     {ours:>10,.0f} molecules/s   {ratio:.2f}x")
     report = {
-        "machine": platform.processor() or platform.machine(),
-        "torch": torch.__version__,
+        **machine(),
         "threads": THREADS,
         "graphs_per_batch": arguments.graphs,
         "spec": str(loader.spec),
@@ -167,8 +164,7 @@ def main() -> None:
         "ratio": ratio,
         "rounds": rounds,
     }
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(arguments.json, json.dumps(report, indent=2) + "\n")
+    write_result(arguments.json, report)
 
 
 if __name__ == "__main__":

@@ -6,25 +6,25 @@ The two models of examples/fashion_mnist, batches of 16, momentum SGD, loading i
 contender reads the same images in a loader of its own (eager PyTorch also with a worker process,
 which is how it can load ahead). All start from the same weights and take turns; figures are medians
 over the rounds, ratios are formed round by round. A loss that is not finite is an error. Threads
-are pinned. Writes benchmarks/results/fashion_mnist.json, each number of threads beside the others.
+are pinned. Writes benchmarks/results/<machine>/fashion_mnist.json, each number of threads beside
+the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
-import os
 import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _results import machine, read_result, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
-from torchkiln.core import StoreError, write_atomic
+from torchkiln.core import StoreError
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH_SIZE, DEVICE_ITERATIONS = 16, 25
@@ -44,7 +44,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each contender in a round")
     parser.add_argument("--root", type=Path, help="folder with the idx files; default: Debian's")
     parser.add_argument("--cache", type=Path, help="directory of executables kept between runs")
-    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/fashion_mnist.json")
+    parser.add_argument("--json", type=Path, default=result_path("fashion_mnist"))
     return parse_arguments(parser, rounds=1, seconds=0.01, compile=False)
 
 
@@ -123,15 +123,14 @@ def keep(results: dict[str, Any], threads: int, path: Path) -> None:
     """Write the figures beside those of other numbers of threads."""
     import torch
 
-    known = json.loads(path.read_text()) if path.is_file() else {}
+    known = read_result(path)
     known[f"{threads} threads"] = {
-        "torch": torch.__version__,
+        **machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "load_average": os.getloadavg()[0],
         "batch_size": BATCH_SIZE,
         "models": results,
     }
-    write_atomic(path, json.dumps(known, indent=1) + "\n")
+    write_result(path, known)
 
 
 def main() -> None:

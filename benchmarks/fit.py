@@ -6,7 +6,8 @@ For each case: `program.memory_report` predicts, one process compiles into a cac
 loads the executable and trains some steps with Adam. Measured is the rise of that process' peak
 resident memory over what it had after importing torch and torchkiln; so the module, the optimiser's
 state, the batch, the loaded executable and what the allocator keeps are all in it. Prints a table
-and writes benchmarks/results/fit.json; cases that are already there are kept unless they are run.
+and writes benchmarks/results/<machine>/fit.json; cases that are already there are kept unless they
+are run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from _results import machine, read_result, result_path, write_result
 from _small import parse_arguments
 
-RESULTS = Path(__file__).parent / "results" / "fit.json"
 WAYS = {"none": None, "auto": "auto"}
 
 
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--ways", default="none,auto")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--cache", default=None, help="keep executables here between runs")
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--json", type=Path, default=result_path("fit"))
     parser.add_argument("--child", nargs=4, default=None)
     if "--small" in sys.argv:
         os.environ["TORCHKILN_BACKEND"] = "inductor"  # there is nothing to measure without
@@ -174,7 +174,7 @@ def main() -> None:
     if args.child is not None:
         print(json.dumps(child(*args.child, args.steps)))
         return
-    results = json.loads(args.json.read_text())["cases"] if args.json.exists() else {}
+    results = read_result(args.json).get("cases", {})
     with tempfile.TemporaryDirectory() as scratch:
         cache = args.cache or scratch
         for name in args.cases.split(","):
@@ -190,16 +190,13 @@ def main() -> None:
 def write(path: Path, results: dict[str, dict[str, Any]]) -> None:
     import torch
 
-    from torchkiln.core import write_atomic
-
     facts = {
         "command": " ".join(["python", "benchmarks/fit.py", *sys.argv[1:]]),
-        "torch": torch.__version__,
-        "machine": platform.machine(),
+        **machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
-    write_atomic(path, json.dumps({**facts, "cases": results}, indent=2) + "\n")
+    write_result(path, {**facts, "cases": results})
 
 
 if __name__ == "__main__":

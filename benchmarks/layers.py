@@ -7,8 +7,9 @@ GCN, GIN, GraphSAGE, GAT, PNA (3 layers, 64 features, mean over nodes) train wit
 positions, on QM9 only. PyG reads batches from its `DataLoader` and trains eagerly, with 32, 128 and
 512 graphs a batch, of which the fastest counts; Torchkiln reads packed batches of 128 graphs on
 average from a `FixedSizeLoader`. Loading counts; finding the triplets of DimeNet++ does not, for
-either. All take turns; ratios are medians over the rounds. Writes benchmarks/results/layers.json,
-beside what other thread settings and models left there, and docs/images/layers_speed.png.
+either. All take turns; ratios are medians over the rounds. Writes
+benchmarks/results/<machine>/layers.json, beside what other thread settings and models left there,
+and docs/images/layers_speed.png.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from _results import result_path
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
@@ -36,7 +38,7 @@ def read_arguments() -> argparse.Namespace:
         "--ablation", action="store_true", help="also without Torchkiln's own aggregation"
     )
     parser.add_argument("--cache", type=Path, help="executables kept between runs")
-    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/layers.json")
+    parser.add_argument("--json", type=Path, default=result_path("layers"))
     parser.add_argument("--plot", type=Path, default=ROOT / "docs/images/layers_speed.png")
     return parse_arguments(parser, rounds=1, seconds=0.01, limit=100)
 

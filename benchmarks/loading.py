@@ -7,15 +7,13 @@ batch for everybody. PyG's batches are not padded, which is in its favour. PyG r
 `Data` and an `InMemoryDataset` (which keeps the graphs that it has made); the better one counts.
 One process on one core first, all contenders in turn; then other processes on all cores, one
 contender after the other. `--rounds` times for `--seconds` each; figures are medians. Prints a
-table and writes benchmarks/results/loading.json.
+table and writes benchmarks/results/<machine>/loading.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -23,6 +21,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
@@ -30,11 +29,9 @@ from torchkiln.bench._threads import pin_threads
 CORES = sorted(os.sched_getaffinity(0))
 pin_threads(1)
 
-import torch
 from tqdm.auto import tqdm
 
 from torchkiln import Options
-from torchkiln.core import write_atomic
 from torchkiln.datasets import write_qm9_root
 from torchkiln.graphs import FixedSizeLoader, GraphStore
 
@@ -163,8 +160,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    default = Path(__file__).parent / "results" / "loading.json"
-    parser.add_argument("--json", type=Path, default=default)
+    parser.add_argument("--json", type=Path, default=result_path("loading"))
     parser.add_argument("--limit", type=int, help="write and read only so many molecules of QM9")
     arguments = parse_arguments(parser, nodes=200, rounds=1, seconds=0.01, limit=200)
     load_before = os.getloadavg()[0]
@@ -174,14 +170,12 @@ def main() -> None:
     result = {
         "command": f"python benchmarks/loading.py --nodes {arguments.nodes} "
         f"--rounds {arguments.rounds} --seconds {arguments.seconds:g}",
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
+        **machine(),
         "load_average_before": load_before,
         **figures,
     }
     report(result)
-    write_atomic(arguments.json, json.dumps(result, indent=2) + "\n")
+    write_result(arguments.json, result)
 
 
 if __name__ == "__main__":

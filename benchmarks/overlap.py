@@ -6,15 +6,13 @@ The program trains an MLP on one pinned core, with the backend that TORCHKILN_BA
 dataset takes about as long to load a batch as the program needs to train on it, either asleep (as
 when waiting for a disk) or computing in Python (as when parsing); so perfect overlap halves the
 time. The thread and the process load on another core, if there is one. Prints medians and writes
-benchmarks/results/overlap.json.
+benchmarks/results/<machine>/overlap.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import queue
 import statistics
 import threading
@@ -23,12 +21,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from torchkiln import Options, training_model
-from torchkiln.core import write_atomic
 from torchkiln.data import DataLoader
 
 BATCH_SIZE = 16
@@ -163,22 +161,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=5)
-    default = Path(__file__).parent / "results" / "overlap.json"
-    parser.add_argument("--json", type=Path, default=default)
+    parser.add_argument("--json", type=Path, default=result_path("overlap"))
     arguments = parse_arguments(parser, batches=3, rounds=1)
     options = Options(show_progress=False)
     result = {
         "command": f"python benchmarks/overlap.py --batches {arguments.batches} "
         f"--rounds {arguments.rounds}",
         "backend": options.backend.value,
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
+        **machine(),
         "load_average_before": os.getloadavg()[0],
         **measure(options, arguments.batches, arguments.rounds),
     }
     report(result)
-    write_atomic(arguments.json, json.dumps(result, indent=2) + "\n")
+    write_result(arguments.json, result)
 
 
 if __name__ == "__main__":

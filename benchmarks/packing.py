@@ -10,15 +10,13 @@ largest batch; and padding every graph to the largest. All are limited to the sa
 and first-fit decreasing also to the edge and graph slots that `choose_slots` found. A share is
 real nodes (edges) over slots, reserved filler counted as waste. Times are medians over shuffled
 epochs; compiling is not in them, but in a table of its own. Prints tables and writes
-benchmarks/results/packing.json.
+benchmarks/results/<machine>/packing.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -30,10 +28,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
-from torchkiln.core import write_atomic
 from torchkiln.packing import ALGORITHMS, PackPlan, choose_slots, pack, split_giants
 
 Sizes = dict[str, np.ndarray]
@@ -238,7 +236,7 @@ def report(result: dict) -> None:
         table.add_row(name, *[f"{seconds[state]:.2f}" for state in states])
     console.print(table)
     console.print(
-        f"{platform.machine()}, {result['cores']} cores, NumPy {result['numpy']}, Numba "
+        f"{result['cpu']}, {result['cores']} cores, NumPy {result['numpy']}, Numba "
         f"{result['numba']}; load average at the start {result['load_average_before']:.1f}"
     )
 
@@ -248,8 +246,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--hydronet", type=int, default=4_500_000, help="graphs like HydroNet's")
     parser.add_argument("--limit", type=int, help="use only the first molecules of QM9")
-    default = Path(__file__).parent / "results" / "packing.json"
-    parser.add_argument("--json", type=Path, default=default)
+    parser.add_argument("--json", type=Path, default=result_path("packing"))
     arguments = parse_arguments(parser, rounds=1, hydronet=2000, limit=2000)
     cores = pin_threads()
     import numba
@@ -269,9 +266,8 @@ def main() -> None:
     result = {
         "command": f"python benchmarks/packing.py --rounds {arguments.rounds} "
         f"--hydronet {arguments.hydronet}",
-        "machine": platform.machine(),
+        **machine(),
         "cores": cores,
-        "python": platform.python_version(),
         "numpy": np.__version__,
         "numba": numba.__version__,
         "load_average_before": load,
@@ -279,7 +275,7 @@ def main() -> None:
         "workloads": results,
     }
     report(result)
-    write_atomic(arguments.json, json.dumps(result, indent=2) + "\n")
+    write_result(arguments.json, result)
 
 
 if __name__ == "__main__":

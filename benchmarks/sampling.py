@@ -7,15 +7,12 @@ nodes of which few have most of a million edges. For each: seconds and edge cut 
 beside the cut of a random one; sampled nodes and edges a second, and nodes a second in ready
 batches of fixed size. Seconds are those of the processor, on one thread, so that other work on the
 machine counts less; compiling the kernels is not counted. Prints medians and writes
-benchmarks/results/sampling.json.
+benchmarks/results/<machine>/sampling.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import shutil
 import statistics
 import tempfile
@@ -24,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
@@ -35,12 +33,10 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
-from torchkiln.core import write_atomic
 from torchkiln.graphs.loaders._neighbor_loader import FixedSizeNeighborLoader
 from torchkiln.graphs.sampling._neighbors import NeighborSampler
 from torchkiln.graphs.sampling._partition import partition_graph
 
-RESULT = Path(__file__).parent / "results" / "sampling.json"
 EDGES_PER_NODE = 5
 NUM_FEATURES = 64
 NUM_NEIGHBORS = [15, 10]
@@ -148,7 +144,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cora", type=Path, help="folder with the raw files of Cora")
     parser.add_argument("--nodes", type=int, default=200_000, help="of the generated graphs")
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--json", type=Path, default=result_path("sampling"))
     arguments = parse_arguments(parser, rounds=1, nodes=4_000)
     graphs: dict[str, tuple[Callable[[], Data], list[int]]] = {
         "communities": (lambda: communities(arguments.nodes), [100]),
@@ -183,15 +179,11 @@ def main() -> None:
         )
     report = {
         "command": f"python benchmarks/sampling.py --rounds {arguments.rounds}",
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
+        **machine(),
         "threads": 1,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "load_average_after": os.getloadavg()[0],
         "graphs": results,
     }
-    write_atomic(arguments.json, json.dumps(report, indent=2) + "\n")
+    write_result(arguments.json, report)
 
 
 if __name__ == "__main__":

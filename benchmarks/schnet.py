@@ -12,8 +12,8 @@ PyG gets its edges with the batch (it would compute them anew at every step) and
 batch sizes, twice: as people get it, and "flushed", with denormal numbers taken for zero, which the
 tails of its Gaussians are full of and many processors are slow with. SchNetPack needs an
 environment of its own (`pip install schnetpack`), named by its Python. Threads are pinned; results
-of each number of threads are kept side by side in benchmarks/results/schnet.json, the picture is
-docs/images/schnet.png.
+of each number of threads are kept side by side in benchmarks/results/<machine>/schnet.json, the
+picture is docs/images/schnet.png.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from _results import result_path
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
@@ -40,7 +41,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--num_nodes", type=int, default=2_320, help="of a pack when training")
     parser.add_argument("--schnetpack", metavar="PYTHON", help="interpreter that has SchNetPack")
     parser.add_argument("--cache", type=Path, help="directory of executables kept between runs")
-    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/schnet.json")
+    parser.add_argument("--json", type=Path, default=result_path("schnet"))
     parser.add_argument("--plot", type=Path, default=ROOT / "docs/images/schnet.png")
     return parse_arguments(parser, models="B", rounds=1, seconds=0.01, limit=60, num_nodes=200)
 

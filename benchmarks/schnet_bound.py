@@ -14,7 +14,8 @@ bound      seconds that all counted operations, convolutions too, would take at 
 
 What has no multiply-adds of this kind is not counted and makes both smaller: softplus, sums, Adam,
 embeddings, loading. `--trace` writes some steps for chrome://tracing and prints what took longest.
-Results of each number of threads are kept side by side in benchmarks/results/schnet_bound.json.
+Results of each number of threads are kept side by side in
+benchmarks/results/<machine>/schnet_bound.json.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _results import result_path
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
@@ -54,7 +56,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--num_nodes", default="2320,9280", help="sizes of packs")
     parser.add_argument("--trace", type=Path, help="write a trace of some steps there and stop")
     parser.add_argument("--cache", type=Path, help="directory of executables kept between runs")
-    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/schnet_bound.json")
+    parser.add_argument("--json", type=Path, default=result_path("schnet_bound"))
     # What `make_contenders` asks for.
     parser.set_defaults(only="Torchkiln table", schnetpack=None)
     return parse_arguments(parser, rounds=1, seconds=0.01, limit=100, num_nodes="200,400")

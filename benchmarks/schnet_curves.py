@@ -5,10 +5,10 @@
 
 Trains SchNet of model B's size (100 features, 4 blocks, 25 Gaussians, 6 angstrom) on U0 of QM9 by
 `bench.py`, with `configs/qm9_quick.yml`, once with `--filter exact` and once with `--filter table`
-for each seed: same initial weights, same batches, same order. What a difference is worth is told
-by another seed, which draws other weights and another order. Runs are kept until all are done, so
-a broken-off comparison goes on where it was. Writes benchmarks/results/schnet_curves.json and
-docs/images/schnet_curves.png; `--redraw` only draws.
+for each seed: same initial weights, same batches, same order. What a difference is worth is told by
+another seed, which draws other weights and another order. Runs are kept until all are done, so a
+broken-off comparison goes on where it was. Writes benchmarks/results/<machine>/schnet_curves.json
+and docs/images/schnet_curves.png; `--redraw` only draws.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from _results import read_result, result_path, write_result
 from _small import parse_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "benchmarks/results/schnet_curves.json"
 PICTURE = ROOT / "docs/images/schnet_curves.png"
 FORMS = ("exact", "table")
 SIZES = {
@@ -46,7 +46,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--backend", default="inductor", help="eager: nothing is compiled")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/schnet_curves")
     parser.add_argument("--redraw", action="store_true", help="only draw what was measured")
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--json", type=Path, default=result_path("schnet_curves"))
     parser.add_argument("--plot", type=Path, default=PICTURE)
     return parse_arguments(parser, molecules=100, epochs=1, seeds=1, backend="eager")
 
@@ -154,7 +154,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 def main() -> None:
     arguments = read_arguments()
     if arguments.redraw:
-        record = json.loads(arguments.json.read_text())
+        record = read_result(arguments.json)
     else:
         runs: dict[str, list[dict[str, Any]]] = {form: [] for form in FORMS}
         for seed in range(arguments.seeds):
@@ -165,9 +165,7 @@ def main() -> None:
             key: getattr(arguments, key) for key in ("molecules", "epochs", "seeds", "backend")
         }
         record = {"machine": machine, "settings": {**SIZES, **chosen}, **summarize(runs)}
-        from torchkiln.core import write_atomic
-
-        write_atomic(arguments.json, json.dumps(record, indent=1) + "\n")
+        write_result(arguments.json, record)
     print_table(record)
     draw(record, arguments.plot)
     print(f"\nresults: {arguments.json}, picture: {arguments.plot}")

@@ -12,19 +12,19 @@ gradient   of the mean squared error by all weights, relative L2; root mean squa
 forces     derivatives of energies by coordinates, relative L2
 
 A checkpoint is what bench.py writes with --checkpoint (the folder of the model); without one, a
-short run on QM9 is trained first. Results go to benchmarks/results/schnet_exactness.json, the
-picture to docs/images/schnet_exactness.png.
+short run on QM9 is trained first. Results go to benchmarks/results/<machine>/schnet_exactness.json,
+the picture to docs/images/schnet_exactness.png.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
@@ -52,8 +52,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--batch_size", type=int, default=64, help="molecules")
     parser.add_argument("--skip_compiled", action="store_true", help="saves a minute of compiling")
-    json_path = ROOT / "benchmarks/results/schnet_exactness.json"
-    parser.add_argument("--json", type=Path, default=json_path)
+    parser.add_argument("--json", type=Path, default=result_path("schnet_exactness"))
     parser.add_argument("--plot", type=Path, default=ROOT / "docs/images/schnet_exactness.png")
     return parse_arguments(parser, epochs=1, molecules=200, knots="64", batches=1, batch_size=4)
 
@@ -63,10 +62,8 @@ def main() -> None:
     # Denormal numbers are flushed in the main thread only, so there is only that one.
     pin_threads(1)
     import torch
-    from _schnet_report import machine
 
     from torchkiln.bench.schnet._trained import load_trained
-    from torchkiln.core import write_atomic
 
     # PyG's Gaussians underflow to them. They are below 1e-37: it is for the time, not for errors.
     torch.set_flush_denormal(True)
@@ -78,8 +75,7 @@ def main() -> None:
         print_errors(name, models[name])
     settings = {key: str(value) for key, value in vars(arguments).items()}
     everything = {**machine(), "settings": settings, "bars": BARS, "models": models}
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(arguments.json, json.dumps(everything, indent=1) + "\n")
+    write_result(arguments.json, everything)
     draw(models, arguments.plot)
     print(f"\nwritten: {arguments.json} and {arguments.plot}")
 

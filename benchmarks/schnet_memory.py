@@ -8,7 +8,7 @@ size before the first: activations, gradients and the states of Adam, not librar
 data. Torchkiln's executable is built beforehand, by another process; the measured one must not
 have loaded a compiler. All contenders see the same molecules of QM9; Torchkiln's pack is the
 smallest that holds them. Results of other models and sizes are kept beside them in
-benchmarks/results/schnet_memory.json. Linux only.
+benchmarks/results/<machine>/schnet_memory.json. Linux only.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _results import machine, read_result, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
 
-RESULT = Path(__file__).parent / "results" / "schnet_memory.json"
 # The first makes Adam's states, so the second is the one that has everything.
 STEPS = 2
 # Contender: filters of Torchkiln's SchNet, or None for PyG's.
@@ -41,7 +41,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--batch_sizes", default="128,512", help="molecules a step")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, help="default: one for each core")
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--json", type=Path, default=result_path("schnet_memory"))
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     return parse_arguments(parser, models="B", batch_sizes="4", repeats=1)
 
@@ -178,14 +178,10 @@ def main() -> None:
                 title = f"{model}, {size} molecules, {name}"
                 megabytes = statistics.median(row["bytes"]) / 1e6
                 print(f"{title:32}{megabytes:>8.0f}{row['share']:>8.1%}", flush=True)
-    from _schnet_report import machine
-
-    from torchkiln.core import write_atomic
-
     path = arguments.json
-    earlier = json.loads(path.read_text())["results"] if path.exists() else {}
+    earlier = read_result(path).get("results", {})
     record = {**machine(), "threads": threads, "results": {**earlier, **results}}
-    write_atomic(path, json.dumps(record, indent=1) + "\n")
+    write_result(path, record)
     print(f"\nwritten to {arguments.json}")
 
 

@@ -8,13 +8,13 @@ then over packs of 2,048 to 8,192 nodes (all of QM9). Who is measured takes turn
 each round; figures are medians of rates relative to the mean of their round, so that slow phases of
 the machine hit everybody. What an epoch costs once, planning its packs, is timed apart and spread
 over the molecules of that epoch: a turn is shorter than an epoch of a large dataset. Writes
-benchmarks/results/schnet_scaling.json and docs/images/schnet_scaling.png; `--redraw` only draws.
+benchmarks/results/<machine>/schnet_scaling.json and docs/images/schnet_scaling.png; `--redraw` only
+draws.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from _results import machine, read_result, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "benchmarks/results/schnet_scaling.json"
+RESULT = result_path("schnet_scaling")
 PICTURE = ROOT / "docs/images/schnet_scaling.png"
 DATASET_SIZES = (1_000, 4_000, 16_000, 65_000, 130_831)
 PACK_SIZES = (2_048, 4_096, 8_192)
@@ -193,13 +194,9 @@ def draw(record: dict[str, Any], path: Path) -> None:
 def main() -> None:
     arguments = read_arguments()
     if arguments.redraw:
-        draw(json.loads(arguments.json.read_text()), arguments.plot)
+        draw(read_result(arguments.json), arguments.plot)
         return
     threads = pin_threads(arguments.threads)
-    from _schnet_report import machine
-
-    from torchkiln.core import write_atomic
-
     results: dict[str, dict[str, Any]] = {}
     for model in arguments.models.split(","):
         results[model] = {}
@@ -210,12 +207,12 @@ def main() -> None:
         print("\nnothing written: a part of QM9 tells nothing about scaling")
         return
     path = arguments.json
-    earlier = json.loads(path.read_text())["results"] if path.exists() else {}
+    earlier = read_result(path).get("results", {})
     record = {**machine(), "threads": threads, "rounds": arguments.rounds}
     record |= {"seconds": arguments.seconds, "results": {**earlier, **results}}
-    write_atomic(path, json.dumps(record, indent=1) + "\n")
+    write_result(path, record)
     # Read again: keys of numbers are text from here on.
-    draw(json.loads(path.read_text()), arguments.plot)
+    draw(read_result(path), arguments.plot)
     print(f"\nresults: {path}, picture: {arguments.plot}")
 
 

@@ -2,24 +2,23 @@
 
     .venv/bin/python benchmarks/startup.py [--repeats 5] [--workers 0]
 
-The first run, which may compile, is not counted. Writes benchmarks/results/startup.json.
+The first run, which may compile, is not counted. Writes benchmarks/results/<machine>/startup.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 
 ROOT = Path(__file__).parents[1]
-OUTPUT = ROOT / "benchmarks" / "results" / "startup.json"
 FLAGS = ("--config", "configs/qm9_quick.yml", "--num_epochs", "1")
 FLAGS += ("--validation", "false", "--run_name", "startup", "--json")
 
@@ -47,7 +46,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--limit", type=int, default=2000, help="molecules")
-    parser.add_argument("--json", type=Path, default=OUTPUT)
+    parser.add_argument("--json", type=Path, default=result_path("startup"))
     wanted = parse_arguments(parser, repeats=1, limit=100)
     start_once(wanted.workers, wanted.limit)
     runs = [start_once(wanted.workers, wanted.limit) for _ in range(wanted.repeats)]
@@ -58,11 +57,11 @@ def main() -> None:
     record = {
         "command": f"bench.py {' '.join(FLAGS)} --num_workers {wanted.workers} "
         f"--limit {wanted.limit}",
-        "python": platform.python_version(),
+        **machine(),
         "median_seconds": medians,
         "runs": runs,
     }
-    wanted.json.write_text(json.dumps(record, indent=2) + "\n")
+    write_result(wanted.json, record)
     print(f"wrote {wanted.json}")
 
 

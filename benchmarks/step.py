@@ -2,7 +2,7 @@
 
     python benchmarks/step.py [--workloads cnn gcn mlp transformer] [--repeats 7] [--seconds 1]
 
-Prints ratios measured side by side and writes benchmarks/results/step.json.
+Prints ratios measured side by side and writes benchmarks/results/<machine>/step.json.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from _results import result_path
 from _small import parse_arguments
 
 from torchkiln.cli import bench_steps
 
 WORKLOADS = ["cnn", "gcn", "mlp", "transformer"]
-RESULT = Path(__file__).parent / "results" / "step.json"
 
 
 def main() -> None:
@@ -26,10 +26,11 @@ def main() -> None:
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--compare_compile", action=switch, default=True, help="torch.compile, too")
     parser.add_argument("--warm_start", action=switch, default=True, help="a second process, too")
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--json", type=Path, default=result_path("step"))
     arguments = parse_arguments(
         parser, repeats=1, seconds=0.01, compare_compile=False, warm_start=False
     )
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     bench_steps(
         workloads=arguments.workloads,
         repeats=arguments.repeats,

@@ -6,7 +6,7 @@ Full QM9 (130,831 molecules, all attributes) in files that the system has in its
 median of 20. Then each round opens the store anew in this process and reads the first group of
 shuffled batches (loaders make up to 8 at once), the whole first epoch, and further epochs for
 `--seconds`; figures are medians. One process on one core, processor time, so that other work on the
-machine counts less. Writes benchmarks/results/store.json.
+machine counts less. Writes benchmarks/results/<machine>/store.json.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
 import warnings
 from pathlib import Path
 
+from _results import machine, result_path, write_result
 from _small import parse_arguments
 
 from torchkiln.bench._threads import pin_threads
@@ -28,9 +28,7 @@ from torchkiln.bench._threads import pin_threads
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
 pin_threads(1)
 
-import torch
 
-from torchkiln.core import write_atomic
 from torchkiln.datasets import write_qm9_root
 from torchkiln.graphs import FixedSizeLoader, GraphStore
 
@@ -76,8 +74,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    default = Path(__file__).parent / "results" / "store.json"
-    parser.add_argument("--json", type=Path, default=default)
+    parser.add_argument("--json", type=Path, default=result_path("store"))
     parser.add_argument("--limit", type=int, help="write and read only so many molecules of QM9")
     arguments = parse_arguments(parser, nodes=200, rounds=1, seconds=0.01, limit=200)
     from torch_geometric.datasets import QM9
@@ -95,9 +92,7 @@ def main() -> None:
     result = {
         "command": f"python benchmarks/store.py --nodes {arguments.nodes} "
         f"--rounds {arguments.rounds} --seconds {arguments.seconds:g}",
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
+        **machine(),
         "load_average_before": load_before,
         "num_bytes": num_bytes,
         "open_ms": opened,
@@ -111,7 +106,7 @@ def main() -> None:
         },
     }
     print(json.dumps(result, indent=2))
-    write_atomic(arguments.json, json.dumps(result, indent=2) + "\n")
+    write_result(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from torch import nn
 
 from poptorch import _context
 from poptorch._errors import Error
+from torchkiln.torch_internals._modules import children_of, class_name_of, forward_pre_hooks_of
 
 BlockId = str
 
@@ -130,14 +131,15 @@ def BlockFunction(
 def removeBlocks(module: nn.Module) -> None:
     """Take every `BeginBlock` annotation off `module` and its children."""
     for child in module.modules():
-        for key, hook in list(child._forward_pre_hooks.items()):
+        hooks = forward_pre_hooks_of(child)
+        for key, hook in list(hooks.items()):
             if isinstance(hook, _BlockHook):
-                del child._forward_pre_hooks[key]
+                del hooks[key]
 
 
 def block_of(module: nn.Module) -> _BlockHook | None:
     """Return the annotation of the module itself, if it has one."""
-    hooks = module._forward_pre_hooks.values()
+    hooks = forward_pre_hooks_of(module).values()
     return next((hook for hook in hooks if isinstance(hook, _BlockHook)), None)
 
 
@@ -152,17 +154,17 @@ def module_repr(m: nn.Module) -> str:
 
 
 def _tree(module: nn.Module) -> str:
-    lines = module.extra_repr().splitlines() if module._modules else []
+    lines = module.extra_repr().splitlines() if children_of(module) else []
     for key, child in _children(module):
         lines += f"({key}): {module_repr(child)}".splitlines()
     if not lines:
-        return f"{module._get_name()}({module.extra_repr()})"
+        return f"{class_name_of(module)}({module.extra_repr()})"
     indented = "\n".join(f"  {line}" for line in lines)
-    return f"{module._get_name()}(\n{indented}\n)"
+    return f"{class_name_of(module)}(\n{indented}\n)"
 
 
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(key, child) for key, child in module._modules.items() if child is not None]
+    return [(key, child) for key, child in children_of(module).items() if child is not None]
 
 
 def print_module(m: nn.Module) -> None:

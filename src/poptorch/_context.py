@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from torch.distributions import Distribution
 
 from poptorch._mixed_precision import MixedPrecision
+from torchkiln.torch_internals._libraries import checks_arguments
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ def running(training: bool) -> Iterator[Run]:
     """
     run = Run(training)
     token = _current.set(run)
-    validates = Distribution._validate_args
+    validates = checks_arguments(Distribution)
     Distribution.set_default_validate_args(False)
     try:
         with MixedPrecision():

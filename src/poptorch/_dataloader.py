@@ -97,7 +97,7 @@ class DataLoader(TorchDataLoader, CombinedLoading):
             )
 
     @property
-    def options(self) -> Options:
+    def options(self) -> Options:  # type: ignore[override]
         """The options that the loader was made with."""
         return self._poptorch_options
 
@@ -112,7 +112,7 @@ class DataLoader(TorchDataLoader, CombinedLoading):
             return TorchDataLoader.__len__(self)
         return CombinedLoading.__len__(self)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         with _translated():
             batches = CombinedLoading.__iter__(self)
         return _Translating(batches)
@@ -149,7 +149,7 @@ class AsynchronousDataAccessor:
             rebatched_size,
             "more than 1",
         )
-        settings = _accessor_settings(
+        settings: Any = _accessor_settings(
             {
                 "buffer_size": buffer_size,
                 "miss_sleep_time_in_ms": miss_sleep_time_in_ms,

@@ -13,6 +13,7 @@ from torchkiln.core import (
     OptionsError,
     TorchkilnError,
     TrustError,
+    to_choice,
 )
 
 _PYTHON_ERROR = "poptorch_py_error"
@@ -71,11 +72,7 @@ class RecoverableError(Error):
         location: str = "",
     ) -> None:
         super().__init__(message, type, location)
-        if recovery_action not in _RECOVERY_ACTIONS:
-            raise ValueError(
-                f"recovery_action must be one of {', '.join(_RECOVERY_ACTIONS)}; "
-                f"got {recovery_action!r}"
-            )
+        to_choice(_RECOVERY_ACTIONS, recovery_action, "recovery_action", ValueError)
         self.args = (message, recovery_action, type, location)
         self.recovery_action = recovery_action
 

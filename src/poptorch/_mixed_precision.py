@@ -63,7 +63,7 @@ class MixedPrecision(TorchFunctionMode):
 def _cast_weights(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    values = args[0] if args else kwargs.get("input")
+    values: Any = args[0] if args else kwargs.get("input")
     # Autocast decides the dtype of every operand itself.
     if not _is_mixable(values) or torch.is_autocast_enabled(values.device.type):
         return args, kwargs

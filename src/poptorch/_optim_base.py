@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -61,9 +61,17 @@ class VariableAttributes:
         return f"VariableAttributes(variable={sorted(self._variable)})"
 
 
-class Optimizer:
+if TYPE_CHECKING:
+    # It always stands before one of torch's classes.
+    _MixedInto = torch.optim.Optimizer
+else:
+    _MixedInto = object
+
+
+class Optimizer(_MixedInto):
     """The part that all of `poptorch.optim` shares; mixed into torch's classes."""
 
+    loss_scaling: float
     variable_attrs: VariableAttributes
     # Parameter id -> (weak reference, name in the program); filled while a program is compiled.
     _names: dict[int, tuple[weakref.ref[Tensor], str]] = {}

@@ -12,7 +12,7 @@ import torch
 from poptorch import enums
 from poptorch._errors import ConfigFileError
 from poptorch._option_store import OptionStore
-from torchkiln.core import OptionsError, StoreError, parse_json, read_text
+from torchkiln.core import OptionsError, StoreError, parse_json, read_text, to_choice
 
 # What files of setter calls may name.
 _scope: dict[str, Any] = {"torch": torch}
@@ -80,8 +80,4 @@ def _enum_member(argument: Any) -> Any:
     candidate = getattr(enums, kind, None)
     if not isinstance(candidate, type) or not issubclass(candidate, enum.Enum):
         return argument
-    if member not in candidate.__members__:
-        raise AttributeError(
-            f"{kind} has no member {member!r}; members: {', '.join(candidate.__members__)}"
-        )
-    return candidate[member]
+    return candidate[to_choice(candidate.__members__, member, kind, AttributeError)]

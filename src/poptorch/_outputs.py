@@ -38,5 +38,5 @@ _backward_is_done = _BackwardIsDone()
 def refuse_backward(outputs: Any) -> Any:
     """Make `backward()` of every tensor in `outputs` explain itself; return `outputs`."""
     for tensor in flatten(outputs)[0]:
-        tensor.backward = _backward_is_done
+        tensor.backward = _backward_is_done  # type: ignore[method-assign]
     return outputs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from poptorch._errors import Error
 from poptorch._logging import logger
@@ -13,6 +12,7 @@ from poptorch._strategies import PipelinedExecution
 from poptorch.enums import OutputMode
 from poptorch.options import Options
 from torchkiln import runtime
+from torchkiln.torch_internals._modules import RunningNormBase
 
 
 def resolve_options(options: Options | None, training: bool) -> Options:
@@ -89,7 +89,7 @@ def _check_reassigned_buffers(program: runtime.Program, module: nn.Module) -> No
     modules = dict(module.named_modules())
     for name in program.reassigned_buffers:
         # The running statistics of norms are the one exception of the original.
-        if not isinstance(modules.get(name.rpartition(".")[0]), _NormBase):
+        if not isinstance(modules.get(name.rpartition(".")[0]), RunningNormBase):
             raise Error(
                 f"Buffer {name!r} is reassigned within the model; write to it in place instead "
                 f"(self.{name}.copy_(value))"

@@ -42,18 +42,20 @@ class Phase:
     """Stages that run at the same time."""
 
     def __init__(self, *arg: Stage | str | list[Stage] | list[str]) -> None:
+        entries: tuple[Any, ...] = arg
         if len(arg) == 1 and isinstance(arg[0], list | tuple):
-            arg = tuple(arg[0])
-        if arg and all(isinstance(entry, Stage) for entry in arg):
-            self.stages = list(arg)
+            entries = tuple(arg[0])
+        self.stages: list[Stage]
+        if entries and all(isinstance(entry, Stage) for entry in entries):
+            self.stages = list(entries)
         else:
             require(
-                bool(arg) and all(isinstance(entry, str) for entry in arg),
+                bool(entries) and all(isinstance(entry, str) for entry in entries),
                 "Unexpected content of a Phase",
-                arg,
+                entries,
                 "only Stage objects or only block ids",
             )
-            self.stages = [Stage(*arg)]
+            self.stages = [Stage(*entries)]
 
     def stage(self, idx: int) -> Stage:
         """Return one of the stages."""

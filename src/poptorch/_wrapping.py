@@ -10,11 +10,12 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from poptorch._errors import Error
 
-M = TypeVar("M", bound=nn.Module)
+M = TypeVar("M")
+_UNINITIALIZED = (UninitializedBuffer, UninitializedParameter)
 
 
 class Owner(Protocol):
@@ -57,12 +58,12 @@ def shallow_copy(module: M) -> M:
 
     Plain attributes of the top level, its `training` flag included, are from now on its own.
     """
-    twin = object.__new__(original_class(module))
+    twin: Any = object.__new__(original_class(module))
     twin.__dict__.update(module.__dict__)
     return twin
 
 
-def original_class(module: nn.Module) -> type:
+def original_class(module: Any) -> type:
     """Return the class that the user gave the module."""
     return module._poptorch_class if isinstance(module, _WrappedModel) else type(module)
 
@@ -83,7 +84,7 @@ def wrap(module: nn.Module, executor: Owner) -> None:
         unwrap(module)
     for name, buffer in module.named_buffers():
         plain = type(buffer) in (torch.Tensor, nn.Parameter)
-        if not plain and not isinstance(buffer, UninitializedTensorMixin):
+        if not plain and not isinstance(buffer, _UNINITIALIZED):
             raise Error(
                 f"Buffer {name!r} is a {type(buffer).__name__}; buffers must be plain torch.Tensor"
             )
@@ -97,13 +98,14 @@ def wrap(module: nn.Module, executor: Owner) -> None:
         "__reduce_ex__": _WrappedModel.__reduce_ex__,
     }
     # The original comes first: Python only swaps classes whose primary base is the old class.
-    module.__class__ = type(original)(name, (original, _WrappedModel), attributes)
+    metaclass: Any = type(original)
+    module.__class__ = metaclass(name, (original, _WrappedModel), attributes)
 
 
 def unwrap(module: nn.Module) -> None:
     """Give the module its own class back."""
     if isinstance(module, _WrappedModel):
-        module.__class__ = module._poptorch_class
+        module.__class__ = module._poptorch_class  # type: ignore[assignment]
 
 
 @contextlib.contextmanager

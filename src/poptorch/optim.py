@@ -21,6 +21,8 @@ _DEFAULT_MAX_WEIGHT_NORM = 65500.0
 class SGD(Optimizer, torch.optim.SGD):
     """Stochastic gradient descent with momentum, weight decay and gradient clipping."""
 
+    velocity_scaling: float
+
     def __init__(
         self,
         params: Iterable[Any],

@@ -375,7 +375,7 @@ class Options(OptionStore):
             return values_module.to_torchkiln(self)
 
 
-def _checked_period(output_mode: OutputMode, period: int | None) -> int:
+def _checked_period(output_mode: OutputMode, period: Any) -> int:
     require(isinstance(output_mode, OutputMode), "Unexpected output mode", output_mode, OutputMode)
     if output_mode is OutputMode.EveryN:
         require(

@@ -103,9 +103,10 @@ class TrainingStepper:
     def ipu_step(self, batch: Batch, copy_weights: bool = True) -> tuple[Any, torch.Tensor]:
         """Do one step of the wrapped model and return (out, loss)."""
         self._require_parameters()
-        out, loss = self.training_model(*batch)
+        model: Any = self.training_model
+        out, loss = model(*batch)
         if copy_weights:
-            self.training_model.copyWeightsToHost()
+            model.copyWeightsToHost()
         return out, loss
 
     def check_parameters(self) -> None:

@@ -107,7 +107,9 @@ class FixedSizeCollater:
 
     def _label_level(self, data_list: list[Any]) -> dict[str, str]:
         """Return the level of `y`, by the original's rule: nodes or graphs, and no doubt."""
-        labels = [data.get("y") if isinstance(data, Data) else None for data in data_list]
+        labels: list[Any] = [
+            data.get("y") if isinstance(data, Data) else None for data in data_list
+        ]
         if "y" in self.exclude_keys or not all(isinstance(y, Tensor) for y in labels):
             return {}
         lengths = [y.shape[0] if y.dim() else 1 for y in labels]

@@ -54,8 +54,9 @@ class FixedSizeClusterLoader(torch.utils.data.DataLoader):
             add_pad_masks,
             find_data_levels(cluster_data.data, {"edge_index": "edge"}),
         )
+        indices: Any = range(len(cluster_data))
         super().__init__(
-            dataset=range(len(cluster_data)),
+            dataset=indices,
             batch_size=batch_size,
             collate_fn=self._combining(self._collate, batch_size),
             **kwargs,

@@ -47,8 +47,9 @@ class StreamPackingSampler(Sampler[list[int]]):
         if max_num_graphs is None or max_num_graphs < 1:
             raise ValueError(f"max_num_graphs must be at least 1, got {max_num_graphs}")
         self.data_source = data_source
-        self.base_sampler = SequentialSampler(data_source) if base_sampler is None else base_sampler
-        if len(self.base_sampler) == 0:
+        sampler: Any = SequentialSampler(data_source) if base_sampler is None else base_sampler
+        self.base_sampler = sampler
+        if len(sampler) == 0:
             raise ValueError("The base sampler yields no samples")
         self.max_num_graphs = max_num_graphs
         self.max_num_nodes = self._limit("nodes", max_num_nodes)

@@ -30,7 +30,7 @@ QUICK = {
 }
 KEPT = sorted(
     path
-    for pattern in ("benchmarks/results/*", "docs/images/*", "docs/*.md")
+    for pattern in ("benchmarks/results/*/*", "docs/images/*", "docs/*.md")
     for path in ROOT.glob(pattern)
 )
 

@@ -123,7 +123,7 @@ def test_a_saved_store_can_be_planned(capfd, tmp_path):
         ([], "--dataset qm9, --dataset DIRECTORY"),
         (["--dataset", "qm7"], "unknown dataset 'qm7'; choose from: qm9"),
         (["--sizes", "missing.csv"], "there is no file missing.csv"),
-        (["--sizes", "{csv}", "--algorithm", "magic"], "choose from next_fit, best_fit, lpfhp"),
+        (["--sizes", "{csv}", "--algorithm", "magic"], "one of 'next_fit', 'best_fit', 'lpfhp'"),
         (["--sizes", "{csv}", "--nodes", "99", "--graphs", "3"], "give one of them"),
         (["--sizes", "{csv}", "--picture", "plan.bmp"], "end its name in .png, .svg, .pdf"),
         (["--sizes", "{csv}", "--cutoff_angstrom", "6"], "--sizes has its own"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,13 +21,14 @@ FACADES = ("poptorch", "poptorch_geometric")
 ALLOWED = {
     "core": set(),
     "packing": {"core"},
-    "graphs": {"core", "packing", "data"},
-    "data": {"core"},
-    "ops": {"core"},
-    "checkpoints": {"core"},
-    "runtime": {"core", "data", "ops", "checkpoints"},
+    "torch_internals": {"core"},
+    "graphs": {"core", "packing", "data", "torch_internals"},
+    "data": {"core", "torch_internals"},
+    "ops": {"core", "torch_internals"},
+    "checkpoints": {"core", "torch_internals"},
+    "runtime": {"core", "data", "ops", "checkpoints", "torch_internals"},
     "models": {"core", "ops"},
-    "datasets": {"core", "packing", "graphs", "data"},
+    "datasets": {"core", "packing", "graphs", "data", "torch_internals"},
     "profiling": {"core"},
 }
 # Applications on top: they may use everything but each other's callers.
@@ -256,3 +258,28 @@ def test_every_name_of_the_top_package_exists():
 
 def test_options_need_no_torch_even_when_used():
     assert not loads_torch("import torchkiln; torchkiln.Options(device_iterations=2).to_yaml()")
+
+
+READMES = sorted((SOURCE / "torchkiln").glob("*/README.md"))
+
+
+def test_rooms_have_a_readme():
+    rooms = {path.parent.name for path in READMES}
+    assert rooms >= EVERYTHING - {"profiling"}
+
+
+@pytest.mark.parametrize("path", READMES, ids=lambda path: path.parent.name)
+def test_a_readme_says_what_its_room_may_import_and_names_what_is_there(path):
+    room, text = path.parent, path.read_text()
+    allowed = ALLOWED[room.name]
+    said = re.search(r"^May import: (.*)\.$", text, re.MULTILINE)
+    assert said is not None
+    if allowed >= EVERYTHING:
+        assert said[1] == "everything"
+    else:
+        assert set(said[1].split(", ")) == (allowed or {"nothing"})
+    for name in re.findall(r"`([\w*]+(?:\.py|/))`", text):
+        places = (room, room.parent)  # cli.py is above the commands
+        assert any(list(place.glob(name.rstrip("/"))) for place in places), name
+    for name in re.findall(r"\bdocs/\w+\.md", text):
+        assert (SOURCE.parent / name).is_file(), name

@@ -63,7 +63,7 @@ def test_the_loss_is_formed_in_full_precision(pixels):
 
 
 def test_unknown_balances_and_other_shapes_are_refused(pixels):
-    with pytest.raises(OptionsError, match="none, light, even, focal; got 'heavy'"):
+    with pytest.raises(OptionsError, match="'none', 'light', 'even', 'focal'; got 'heavy'"):
         Segmentation(nn.Identity(), "heavy")
     with pytest.raises(ArgumentError, match=r"labels must be \[2, 3, 5, 7\].*got \[2, 3, 5\]"):
         Segmentation(nn.Identity())(pixels[0], pixels[1][..., 0])

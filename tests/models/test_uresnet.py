@@ -116,7 +116,7 @@ def test_images_of_other_sizes_are_refused_with_the_size_that_fits(shape, words)
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"connections": "product"}, "one of sum, concat, none; got 'product'"),
+        ({"connections": "product"}, "one of 'sum', 'concat', 'none'; got 'product'"),
         ({"network_depth": 0}, "network_depth must be an integer of at least 1, got 0"),
         ({"n_initial_filters": 2.5}, "at least 1, got 2.5"),
         ({"blocks_per_layer": True}, "at least 1, got True"),

@@ -34,5 +34,5 @@ def test_brackets_separator_and_summary(capsys):
 
 
 def test_unknown_float_format_is_refused():
-    with pytest.raises(ValueError, match="auto, fixed, scientific, none"):
+    with pytest.raises(ValueError, match="'auto', 'fixed', 'scientific', 'none'"):
         PrintFormat(mode="hex")

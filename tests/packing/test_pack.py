@@ -171,7 +171,7 @@ SLOTS = {"nodes": 9, "graphs": 3}
         (NODES, "automatic", {}, "a dict by axis or 'auto', got 'automatic'"),
         (NODES, SLOTS, {"target_nodes": 512}, "pass slots='auto', or leave the targets out"),
         (NODES, "auto", {}, "say how large a pack should be"),
-        (NODES, SLOTS, {"algorithm": "magic"}, "choose from next_fit, best_fit, lpfhp"),
+        (NODES, SLOTS, {"algorithm": "magic"}, "one of 'next_fit', 'best_fit', 'lpfhp'"),
         (NODES, SLOTS, {"seed": -1}, "must not be negative, got -1 and 0"),
         (NODES, SLOTS, {"reserve": -1}, "reserve must not be negative"),
         ({"nodes": [99]}, SLOTS, {"oversize": "drop"}, "'error', 'skip' or 'trim', got 'drop'"),

@@ -344,7 +344,7 @@ def test_bad_default_options_name_the_variable(text, monkeypatch):
 
 
 def test_json_names_the_members_of_an_enum():
-    with pytest.raises(AttributeError, match=r"no member 'Al'.*EveryN, All"):
+    with pytest.raises(AttributeError, match=r"'EveryN', 'All', .*got 'Al'; did you mean 'All'"):
         poptorch.Options().from_json('{"outputMode": "OutputMode.Al"}')
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
+from _linear_loss import CAPTURE, LinearLoss, batch, plain
 from _models import MLP, labels, vectors
 from torch import nn
 
@@ -135,3 +138,22 @@ def test_failed_forward_of_the_eager_backend_leaves_the_module_whole():
     with pytest.raises(RuntimeError, match="mine"):
         training_model(module, Options(backend="eager"))(vectors(), labels())
     assert module.layers[0].weight is weight
+
+
+def test_programs_may_compile_in_several_threads():
+    programs = [training_model(LinearLoss(plain), CAPTURE) for _ in range(4)]
+    errors = []
+
+    def compile_one(program):
+        try:
+            program(*batch())
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=compile_one, args=(program,)) for program in programs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    torch.manual_seed(0)  # still torch's own

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import OptimizerError, warn_user
+from torchkiln.torch_internals._optimizers import step_hooks_of
 
 HALVES = (torch.float16, torch.bfloat16)
 # State that torch's steps compute with; what a subclass keeps beside it is its own business.
@@ -40,8 +41,7 @@ def keep_state_precision(optimizer: torch.optim.Optimizer) -> None:
 
 def has_foreign_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Whether somebody else registered hooks around `step`."""
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    return any(hook is not _refuse_step for part in hooks for hook in part.values())
+    return any(hook is not _refuse_step for hook in step_hooks_of(optimizer))
 
 
 def warn_about_narrow_state(found: set[str]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from torchkiln.commands._plan_picture import draw_plan
 from torchkiln.commands._plan_report import PlanReport
 from torchkiln.commands._plan_sizes import Sizes, read_sizes
-from torchkiln.core import OptionsError
+from torchkiln.core import OptionsError, to_choice
 from torchkiln.packing import ALGORITHMS, PackPlan, choose_slots, pack
 
 _DEFAULT_NODES = 512
@@ -37,8 +37,7 @@ def run_plan(
     save: Path | None,
 ) -> None:
     """Plan with every algorithm, print a table, and write what was asked for."""
-    if algorithm not in ALGORITHMS:
-        raise OptionsError(f"unknown algorithm {algorithm!r}; choose from {', '.join(ALGORITHMS)}")
+    to_choice(ALGORITHMS, algorithm, "algorithm")
     if picture is not None and picture.suffix not in _PICTURES:
         raise OptionsError(f"cannot draw {picture}; end its name in {', '.join(_PICTURES)}")
     title, found = read_sizes(dataset, sizes, cutoff_angstrom)

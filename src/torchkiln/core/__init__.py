@@ -2,6 +2,7 @@
 
 from torchkiln.core._array_files import read_npy, read_npz
 from torchkiln.core._capture_contexts import add_capture_context, capture_contexts
+from torchkiln.core._choices import to_choice
 from torchkiln.core._compiler import run_compiler
 from torchkiln.core._errors import (
     ArgumentError,
@@ -99,6 +100,8 @@ __all__ = [
     "TrustError",
     "WorkerError",
     "WriteError",
+    # what a caller gave
+    "to_choice",
     # what to switch on while a forward is recorded
     "add_capture_context",
     "capture_contexts",

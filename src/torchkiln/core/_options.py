@@ -7,15 +7,13 @@ import difflib
 import enum
 import json
 import os
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
+from torchkiln.core._choices import shown, to_choice
 from torchkiln.core._errors import OptionsError
 from torchkiln.core._text_formats import parse_json, parse_yaml
-
-E = TypeVar("E", bound=enum.Enum)
 
 
 class OutputMode(enum.Enum):
@@ -71,7 +69,7 @@ class Anchor:
 
 
 def _default_backend() -> Backend:
-    return _to_enum(Backend, os.environ.get("TORCHKILN_BACKEND", "inductor"), "TORCHKILN_BACKEND")
+    return to_choice(Backend, os.environ.get("TORCHKILN_BACKEND", "inductor"), "TORCHKILN_BACKEND")
 
 
 def _default_cache_dir() -> Path | None:
@@ -142,22 +140,20 @@ class Options:
         for name, kind in _ENUMS.items():
             value = getattr(self, name)
             if value is not None or name != "precision":
-                object.__setattr__(self, name, _to_enum(kind, value, name))
+                object.__setattr__(self, name, to_choice(kind, value, name))
         object.__setattr__(self, "recompute", _to_recompute(self.recompute))
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, str | os.PathLike):
-                raise OptionsError(
-                    f"cache_dir must be a path or None, got {_shown(self.cache_dir)}"
-                )
+                raise OptionsError(f"cache_dir must be a path or None, got {shown(self.cache_dir)}")
             object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
         object.__setattr__(self, "trusted_dirs", _to_folders(self.trusted_dirs))
         if self.device is not None and not isinstance(self.device, str):
             raise OptionsError(
-                f'device must be None or a name such as "cpu", got {_shown(self.device)}'
+                f'device must be None or a name such as "cpu", got {shown(self.device)}'
             )
         for name in ("anchors", "recorded"):
             if not isinstance(getattr(self, name), Mapping):
-                raise OptionsError(f"{name} must be a mapping, got {_shown(getattr(self, name))}")
+                raise OptionsError(f"{name} must be a mapping, got {shown(getattr(self, name))}")
         for name in _COUNTS:
             _require_count(name, getattr(self, name))
         for name in ("check_finite", "show_progress"):
@@ -181,7 +177,7 @@ class Options:
         seed = self.random_seed
         if seed is not None and not (_is_whole(seed) and -(2**63) <= seed < 2**64):
             raise OptionsError(
-                f"random_seed must be an int or None, of at most 64 bits, got {_shown(seed)}"
+                f"random_seed must be an int or None, of at most 64 bits, got {shown(seed)}"
             )
         if not (_is_whole(self.process_id) and 0 <= self.process_id < self.num_processes):
             raise OptionsError(
@@ -223,7 +219,7 @@ class Options:
         anchors = values.get("anchors") or {}
         if not isinstance(anchors, Mapping):
             raise OptionsError(
-                f"anchors must be a mapping of names to anchors, got {_shown(anchors)}"
+                f"anchors must be a mapping of names to anchors, got {shown(anchors)}"
             )
         values["anchors"] = {
             name: anchor if isinstance(anchor, Anchor) else _anchor_from_dict(name, anchor)
@@ -260,9 +256,7 @@ class Options:
     @classmethod
     def _from_parsed(cls, values: Any) -> Self:
         if not isinstance(values, Mapping):
-            raise OptionsError(
-                f"expected a mapping of option names to values, got {_shown(values)}"
-            )
+            raise OptionsError(f"expected a mapping of option names to values, got {shown(values)}")
         return cls.from_dict(values)
 
     def __str__(self) -> str:
@@ -296,17 +290,11 @@ _COUNTS = (
 
 def _require_count(name: str, value: Any) -> None:
     if not _is_whole(value) or value < 1:
-        raise OptionsError(f"{name} must be a whole number of at least 1, got {_shown(value)}")
+        raise OptionsError(f"{name} must be a whole number of at least 1, got {shown(value)}")
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    """Return a value as it may stand in an error: a nested one can be endless."""
-    text = reprlib.repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _require_known(values: Mapping[str, Any]) -> None:
@@ -315,7 +303,7 @@ def _require_known(values: Mapping[str, Any]) -> None:
         if name not in known:
             close = difflib.get_close_matches(str(name)[:100], known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known options: {', '.join(known)}"
-            raise OptionsError(f"unknown option {_shown(name)}; {hint}")
+            raise OptionsError(f"unknown option {shown(name)}; {hint}")
 
 
 def _to_recompute(value: Any) -> str | tuple[str, ...] | None:
@@ -324,7 +312,7 @@ def _to_recompute(value: Any) -> str | tuple[str, ...] | None:
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         return tuple(value) or None
     raise OptionsError(
-        f'recompute must be None, "auto" or a list of module names, got {_shown(value)}; '
+        f'recompute must be None, "auto" or a list of module names, got {shown(value)}; '
         "module.named_modules() lists the names"
     )
 
@@ -333,16 +321,6 @@ def _to_folders(value: Any) -> tuple[Path, ...]:
     if isinstance(value, list | tuple) and all(isinstance(entry, str | Path) for entry in value):
         return tuple(Path(entry).expanduser() for entry in value)
     raise OptionsError(f"trusted_dirs must be a list of folders, got {value!r}")
-
-
-def _to_enum(kind: type[E], value: Any, name: str) -> E:
-    if isinstance(value, kind):
-        return value
-    try:
-        return kind(value.lower() if isinstance(value, str) else value)
-    except ValueError:
-        choices = ", ".join(repr(member.value) for member in kind)
-        raise OptionsError(f"{name} must be one of {choices}; got {_shown(value)}") from None
 
 
 def _to_plain(value: Any) -> Any:
@@ -371,14 +349,14 @@ def _anchor_from_dict(name: str, values: Any) -> Anchor:
     if not isinstance(values, Mapping) or not isinstance(values.get("tensor"), str):
         raise OptionsError(
             f"{where} must say the name of a tensor, as in {{'tensor': 'loss'}}, got "
-            f"{_shown(values)}"
+            f"{shown(values)}"
         )
     if unknown := [key for key in values if key not in known]:
-        raise OptionsError(f"{where} has no {_shown(unknown[0])}; known are {', '.join(known)}")
+        raise OptionsError(f"{where} has no {shown(unknown[0])}; known are {', '.join(known)}")
     _require_count(f"{where}.output_period", values.get("output_period", 1))
     mode = values.get("output_mode")
     return Anchor(
         tensor=values["tensor"],
-        output_mode=None if mode is None else _to_enum(OutputMode, mode, where),
+        output_mode=None if mode is None else to_choice(OutputMode, mode, where),
         output_period=values.get("output_period", 1),
     )

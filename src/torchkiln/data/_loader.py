@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch.utils.data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
 
-from torchkiln.core import Options, warn_user
+from torchkiln.core import Options, to_choice, warn_user
 from torchkiln.data._errors import (
     BatchSamplerError,
     LoaderError,
@@ -77,7 +77,7 @@ class CombinedLoading:
                 "DataLoader(options, dataset, ...)"
             )
         self._program_options = options
-        self._mode = _to_mode(mode)
+        self._mode = to_choice(LoaderMode, mode, "mode", LoaderError)
         self._prefetcher: AsyncPrefetcher | None = None
         self._group_size = 1
         self._drop_last_group = drop_last
@@ -259,14 +259,6 @@ class DataLoader(CombinedLoading, torch.utils.data.DataLoader):  # type: ignore[
         PartitionError: The dataset cannot be divided among the processes.
         RebatchError: `rebatched_worker_size` does not fit, or is given in the wrong place.
     """
-
-
-def _to_mode(mode: LoaderMode | str) -> LoaderMode:
-    try:
-        return LoaderMode(mode)
-    except ValueError:
-        choices = ", ".join(repr(member.value) for member in LoaderMode)
-        raise LoaderError(f"mode must be one of {choices}; got {mode!r}") from None
 
 
 def _times(count: int | None, factor: int) -> int | None:

@@ -11,7 +11,7 @@ import torch
 import torch.utils.data
 from torch import Tensor
 
-from torchkiln.core import WorkerError, span
+from torchkiln.core import WorkerError, span, to_choice
 from torchkiln.data._errors import (
     EmptyDatasetError,
     LoaderError,
@@ -24,6 +24,7 @@ from torchkiln.data._prefetch_child import ChildSettings
 from torchkiln.data._prefetch_handle import ChildHandle, StartMethod
 from torchkiln.data._structure import map_tensors
 from torchkiln.data._user_code import call_user_code
+from torchkiln.torch_internals._data_loading import forget_length, keep_iterator
 
 
 @final
@@ -82,7 +83,7 @@ class AsyncPrefetcher:
         if rebatched_size is not None:
             _require_positive(rebatched_size, "rebatched_size", RebatchError)
         self._source = _detach(source)
-        self._start_method = _to_start_method(start_method)
+        self._start_method = to_choice(StartMethod, start_method, "start_method", LoaderError)
         self._buffer_size = buffer_size
         self._load_indefinitely = load_indefinitely
         self._rebatched_size = rebatched_size
@@ -265,17 +266,9 @@ def _detach(source: Any) -> Any:
     if not isinstance(source, torch.utils.data.DataLoader):
         return source
     source = copy.copy(source)
-    source._iterator = None
-    source._IterableDataset_len_called = None  # torch would compare it with another pass' count
+    keep_iterator(source, None)
+    forget_length(source)
     return source
-
-
-def _to_start_method(value: StartMethod | str) -> StartMethod:
-    try:
-        return StartMethod(value)
-    except ValueError:
-        choices = ", ".join(repr(member.value) for member in StartMethod)
-        raise LoaderError(f"start_method must be one of {choices}; got {value!r}") from None
 
 
 def _require_positive(value: Any, name: str, error: type[LoaderError]) -> None:

@@ -27,8 +27,13 @@ from torchkiln.data._socket_names import share_without_file, use_cleaned_folder
 from torchkiln.data._stopped import describe_stopped, watch_stopped
 from torchkiln.data._unpicklable import find_unpicklable
 from torchkiln.data._user_code import UserCode, UserDataset, call_user_code, describe_stop
+from torchkiln.torch_internals._data_loading import (
+    end_workers,
+    keep_iterator,
+    kept_iterator,
+    workers_of,
+)
 
-_signal_handling: Any = torch.utils.data._utils.signal_handling
 # A connection can break before the system says that the process at its other end is dead.
 _DEATH_GRACE_S = 1.0
 # torch's words for a worker that left, and for a tensor that finds no room in /dev/shm; they have
@@ -52,8 +57,8 @@ def read_torch_loader(loader: Any, begin: Callable[[Any], Iterator[Any]] = iter)
         LoaderError: Workers that do not fork are to be given something that cannot be pickled.
         WorkerError: A worker was killed while the pass was begun.
     """
-    if loader.num_workers and _find_dead(loader._iterator):
-        _drop_workers(loader, loader._iterator)  # killed since the last pass: start others
+    if loader.num_workers and _find_dead(kept_iterator(loader)):
+        _drop_workers(loader, kept_iterator(loader))  # killed since the last pass: start others
     guarded = copy.copy(loader)
     changes: dict[str, Any]
     if loader.num_workers:
@@ -74,7 +79,7 @@ def read_torch_loader(loader: Any, begin: Callable[[Any], Iterator[Any]] = iter)
     except Exception as error:
         _explain_start(loader, error)
         raise
-    loader._iterator = guarded._iterator
+    keep_iterator(loader, kept_iterator(guarded))
     return _WorkerBatches(loader, batches) if loader.num_workers else batches
 
 
@@ -86,7 +91,7 @@ class _WorkerBatches:
         self._loader = loader
         self._batches = batches
         if not hasattr(batches, _STOPPED):  # persistent workers keep their iterator
-            pids = [worker.pid for worker in batches._workers]
+            pids = [worker.pid for worker in workers_of(batches)]
             setattr(batches, _STOPPED, watch_stopped(batches, pids))
 
     def __iter__(self) -> Iterator[Any]:
@@ -123,7 +128,7 @@ def _explain_failure(loader: Any, batches: Any, error: Exception) -> None:
     """Raise `WorkerError` if workers were killed, or found no room for a batch."""
     dead = _find_dead(batches, wait=isinstance(error, OSError | EOFError))
     if not dead and _ENDED_BY_ITSELF in str(error):
-        dead = [worker for worker in batches._workers if worker.exitcode is not None]
+        dead = [worker for worker in workers_of(batches) if worker.exitcode is not None]
     if dead:
         described = []
         for worker in dead:
@@ -149,8 +154,8 @@ def _explain_start(loader: Any, error: Exception) -> None:
     """Raise a better error than torch's if workers cannot be started or are gone."""
     if not loader.num_workers:
         return
-    if loader._iterator is not None:
-        _explain_failure(loader, loader._iterator, error)
+    if kept_iterator(loader) is not None:
+        _explain_failure(loader, kept_iterator(loader), error)
     if _start_method(loader) == "fork":
         return  # forked workers take anything, so it was something else
     for name in ("dataset", "collate_fn", "worker_init_fn"):
@@ -173,23 +178,16 @@ def _find_dead(batches: Any, *, wait: bool = False) -> list[Any]:
     while True:
         # torch's handler of SIGCHLD raises wherever the program happens to be.
         with contextlib.suppress(RuntimeError):
-            workers = getattr(batches, "_workers", ())
-            dead = [worker for worker in workers if worker.exitcode not in (None, 0)]
+            dead = [worker for worker in workers_of(batches) if worker.exitcode not in (None, 0)]
             if dead or time.monotonic() >= deadline_s:
                 return dead
             time.sleep(0.01)
 
 
 def _drop_workers(loader: Any, batches: Any) -> None:
-    if loader._iterator is batches:
-        loader._iterator = None
-    if batches._worker_pids_set:  # else torch reports the end of those that are killed here
-        _signal_handling._remove_worker_pids(id(batches))
-        batches._worker_pids_set = False
-    for worker in batches._workers:
-        # A worker that died may have held a lock that the others wait for, so they are not asked.
-        worker.kill()
-    batches._shutdown_workers()
+    if kept_iterator(loader) is batches:
+        keep_iterator(loader, None)
+    end_workers(batches)
 
 
 def _size_of_shared_memory() -> str:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
-from torchkiln.core import ArgumentError, OptionsError
+from torchkiln.core import ArgumentError, to_choice
 
 _LOSSES = {"mse": F.mse_loss, "mae": F.l1_loss}
 
@@ -28,8 +28,7 @@ class MoleculeRegression(nn.Module):
 
     def __init__(self, model: nn.Module, loss: Literal["mse", "mae"] = "mse") -> None:
         super().__init__()
-        if loss not in _LOSSES:
-            raise OptionsError(f"loss must be one of {', '.join(_LOSSES)}; got {loss!r}")
+        to_choice(_LOSSES, loss, "loss")
         self.model = model
         self.loss = loss
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
-from torchkiln.core import ArgumentError, OptionsError
+from torchkiln.core import ArgumentError, to_choice
 from torchkiln.models._segmentation_metrics import count_pixels
 
 Balance = Literal["none", "light", "even", "focal"]
@@ -32,10 +32,7 @@ class Segmentation(nn.Module):
 
     def __init__(self, model: nn.Module, balance: Balance = "light") -> None:
         super().__init__()
-        if balance not in get_args(Balance):
-            raise OptionsError(
-                f"balance must be one of {', '.join(get_args(Balance))}; got {balance!r}"
-            )
+        to_choice(get_args(Balance), balance, "balance")
         self.model = model
         self.balance: Balance = balance
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from torchkiln.core import OptionsError
+from torchkiln.core import OptionsError, to_choice
 
 Connections = Literal["sum", "concat", "none"]
 Upsampling = Literal["interpolation", "convolutional"]
@@ -83,11 +83,7 @@ class UResNetSettings:
                         f"{field.name} must be an integer of at least {least}, got {value!r}"
                     )
             elif field.name in _CHOICES:
-                if value not in _CHOICES[field.name]:
-                    raise OptionsError(
-                        f"{field.name} must be one of {', '.join(_CHOICES[field.name])}; "
-                        f"got {value!r}"
-                    )
+                to_choice(_CHOICES[field.name], value, field.name)
             elif not isinstance(value, bool):
                 raise OptionsError(f"{field.name} must be true or false, got {value!r}")
         if self.filter_size_deepest % 2 == 0:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchkiln.torch_internals._libraries import ctc_backward, ctc_forward
+
 
 @torch.library.custom_op("torchkiln::ctc_nll", mutates_args=())
 def _ctc_nll(
@@ -19,9 +21,7 @@ def _ctc_nll(
     blank: int,
     zero_infinity: bool,
 ) -> Tensor:
-    nll, _ = torch._ctc_loss(
-        log_probs, targets, input_lengths, target_lengths, blank, zero_infinity
-    )
+    nll, _ = ctc_forward(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
     if zero_infinity:
         nll = torch.where(nll == float("inf"), torch.zeros_like(nll), nll)
     return nll.clone()
@@ -49,10 +49,10 @@ def _ctc_grad(
     blank: int,
     zero_infinity: bool,
 ) -> Tensor:
-    nll, log_alpha = torch._ctc_loss(
+    nll, log_alpha = ctc_forward(
         log_probs, targets, input_lengths, target_lengths, blank, zero_infinity
     )
-    return torch.ops.aten._ctc_loss_backward.Tensor(
+    return ctc_backward(
         grad.contiguous(),
         log_probs,
         targets,

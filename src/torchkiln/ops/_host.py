@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchkiln.ops._control import as_list
+from torchkiln.torch_internals._fake_tensors import unset_fake_temporarily
 
 _functions: dict[str, Callable[..., Any]] = {}
 

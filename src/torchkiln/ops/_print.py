@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchkiln.core import to_choice
+
 _MODES = ("auto", "fixed", "scientific", "none")
 
 
@@ -38,8 +40,7 @@ class PrintFormat:
     closing: str = ")"
 
     def __post_init__(self) -> None:
-        if self.mode not in _MODES:
-            raise ValueError(f"the float format must be one of {', '.join(_MODES)}: {self.mode!r}")
+        to_choice(_MODES, self.mode, "the float format")
 
 
 def print_tensor(

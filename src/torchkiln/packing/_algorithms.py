@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from torchkiln.core import OptionsError
+from torchkiln.core import to_choice
 from torchkiln.packing._histogram import pack_histogram
 from torchkiln.packing._sizes import Integers
 
@@ -37,9 +37,7 @@ _LAST_GRAPHS = 3.0
 
 def find_algorithm(name: str) -> Algorithm:
     """Return the algorithm of a name; Numba is imported when it runs."""
-    if name not in _ALGORITHMS:
-        raise OptionsError(f"unknown algorithm {name!r}; choose from {', '.join(_ALGORITHMS)}")
-    return _ALGORITHMS[name]
+    return _ALGORITHMS[to_choice(_ALGORITHMS, name, "algorithm")]
 
 
 def _next_fit(sizes: Integers, capacities: Integers) -> tuple[Integers, Integers]:

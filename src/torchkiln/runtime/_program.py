@@ -40,6 +40,7 @@ from torchkiln.runtime.execute._precision import warn_if_slow
 from torchkiln.runtime.memory._report import MemoryReport
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._binding import OptimizerBinding
+from torchkiln.torch_internals._tensors import version_of
 
 _build_lock = threading.RLock()
 
@@ -266,7 +267,7 @@ class Program:
         assert self._built is not None
         for index, original in self._signature.copied:
             # Backends other than native code count writes; a fresh copy has none.
-            if index in self._built.metadata.mutated_inputs or tensors[index]._version:
+            if index in self._built.metadata.mutated_inputs or version_of(tensors[index]):
                 original.detach().copy_(tensors[index])
 
     # -- optimiser --------------------------------------------------------------------------

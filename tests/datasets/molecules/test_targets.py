@@ -123,7 +123,7 @@ def test_mistakes_name_the_remedy(real):
         fit(Molecules([0, 1], [1], np.zeros((1, 3))), "U0")
     with pytest.raises(OptionsError, match="'gap' has no energies of atoms; U0, U, H, G of QM9"):
         fit(real, "gap", references="atoms")
-    with pytest.raises(OptionsError, match="one of none, atoms, fitted; got 'atom'"):
+    with pytest.raises(OptionsError, match="'fitted'; got 'atom'; did you mean 'atoms'"):
         fit(real, "U0", references="atom")
     with pytest.raises(OptionsError, match="std a positive one"):
         TargetTransform("U0", std=0.0)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from torchkiln.runtime.cache import _fast_key
 from torchkiln.runtime.cache._fast_key import fast_key
 
 MODEL = """
@@ -263,3 +264,8 @@ def test_marks_on_a_parameter_count():
     before = fast_key(module)
     module.layer.weight.skip = True
     assert fast_key(module) != before
+
+
+@pytest.mark.parametrize("name", ["torchkiln.models", "torchkiln.ops", "poptorch"])
+def test_own_code_counts_as_a_library(name):
+    assert _fast_key._is_library_file(importlib.util.find_spec(name).origin)

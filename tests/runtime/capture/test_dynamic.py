@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import os
 import re
 
 import pytest
@@ -20,6 +22,7 @@ from torch_geometric.utils import scatter, softmax, to_dense_batch
 
 from torchkiln.core import DynamicShapeError, Options, TorchkilnError
 from torchkiln.runtime import inference_model, training_model
+from torchkiln.runtime.capture import _dynamic
 
 X = torch.arange(12.0).view(4, 3)
 BATCH = torch.tensor([0, 0, 1, 1])
@@ -319,3 +322,11 @@ def test_the_rewrites_are_static(name):
     program = inference_model(module, Options(backend="capture", show_progress=False))
     with torch.no_grad():
         torch.testing.assert_close(program(X, BATCH, EDGES), module(X, BATCH, EDGES))
+
+
+@pytest.mark.parametrize("package", ["torchkiln", "poptorch", "poptorch_geometric"])
+def test_own_code_is_never_shown_as_the_users(package):
+    path = os.path.join(os.path.dirname(importlib.util.find_spec(package).origin), "ops.py")
+    frames = {}
+    exec(compile("import sys; frames['of'] = sys._getframe()", path, "exec"), {"frames": frames})
+    assert not _dynamic._is_user(frames["of"])

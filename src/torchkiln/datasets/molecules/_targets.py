@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.core import OptionsError, StoreError
+from torchkiln.core import OptionsError, StoreError, to_choice
 from torchkiln.datasets.molecules._molecules import Molecules
 from torchkiln.datasets.molecules._published_targets import (
     ATOM_REFERENCES_EV,
@@ -80,10 +80,7 @@ class TargetTransform:
             OptionsError: if the target is unknown, or has no energies of atoms.
         """
         name = resolve_target(molecules, target)
-        if references not in _REFERENCES:
-            raise OptionsError(
-                f"references must be one of {', '.join(_REFERENCES)}; got {references!r}"
-            )
+        references = to_choice(_REFERENCES, references, "references")
         if unit is None:
             unit = QM9_TARGETS[name][1] if name in QM9_TARGETS else ""
         chosen: Mapping[int, float] = {}

@@ -11,7 +11,8 @@ import pickle
 from typing import Any
 
 import torch
-from torch._utils import _rebuild_tensor_v2
+
+from torchkiln.torch_internals._tensors import rebuild_tensor, typed_storage
 
 
 class Pickler(pickle.Pickler):
@@ -28,9 +29,8 @@ class Pickler(pickle.Pickler):
             return NotImplemented
         if type(obj) is not torch.Tensor or obj.requires_grad:
             raise pickle.PicklingError(f"only plain tensors without gradient, got {type(obj)}")
-        storage = obj._typed_storage()  # type: ignore[no-untyped-call]
-        storage = self._storages.setdefault(storage._cdata, storage)
+        storage = self._storages.setdefault(*typed_storage(obj))
         size, stride = tuple(obj.shape), obj.stride()
         size = self._tuples.setdefault(size, size)
         stride = self._tuples.setdefault(stride, stride)
-        return _rebuild_tensor_v2, (storage, obj.storage_offset(), size, stride, False, None)
+        return rebuild_tensor, (storage, obj.storage_offset(), size, stride, False, None)

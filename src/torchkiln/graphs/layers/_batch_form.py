@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from torchkiln.core import ArgumentError
+from torchkiln.torch_internals._autograd import is_in_backward
 
 _local = threading.local()
 
@@ -69,8 +69,7 @@ def current_form() -> BatchForm:
         form: BatchForm = stack[-1]
         return form
     # A checkpointed block runs again in backward, when its model's forward is long over.
-    in_backward = torch._C._current_graph_task_id() != -1
-    return getattr(_local, "last", _NOTHING) if in_backward else _NOTHING
+    return getattr(_local, "last", _NOTHING) if is_in_backward() else _NOTHING
 
 
 def push_form(form: BatchForm) -> None:

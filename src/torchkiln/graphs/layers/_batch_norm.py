@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchkiln.core import warn_user
 from torchkiln.graphs._padding_seen import padding_seen
 from torchkiln.graphs.layers._batch_form import BatchForm, current_form
+from torchkiln.torch_internals._modules import check_batch_norm_input
 
 
 class MaskedBatchNorm1d(nn.BatchNorm1d):
@@ -21,7 +22,7 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
     """
 
     def forward(self, input: Tensor) -> Tensor:  # torch's name of the argument
-        self._check_input_dim(input)
+        check_batch_norm_input(self, input)
         if not self.training and self.running_mean is not None:
             return super().forward(input)
         mask = current_form().mask_of(len(input), "BatchNorm")

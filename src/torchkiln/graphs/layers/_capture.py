@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchkiln.graphs.layers._batch_form import find_form
+from torchkiln.torch_internals._modules import BatchNormBase
 
 
 @contextlib.contextmanager
 def static_pyg(module: Any) -> Iterator[None]:
     """Make PyG raise where it would compute a size from data, and replace what can be static."""
-    from torch import nn
     from torch_geometric.experimental import experimental_mode
 
     from torchkiln.graphs.layers._batch_norm import FillerWatch
@@ -21,8 +21,7 @@ def static_pyg(module: Any) -> Iterator[None]:
     from torchkiln.graphs.layers._substitution import Substitute, substituted
 
     watch = FillerWatch(module)
-    norms = nn.modules.batchnorm._BatchNorm
-    watching = Substitute(norms, "forward", watch.forward, wraps=True)
+    watching = Substitute(BatchNormBase, "forward", watch.forward, wraps=True)
     peek = module.register_forward_pre_hook(
         lambda module, args, kwargs: watch.look(find_form(module, args, kwargs)),
         with_kwargs=True,

@@ -14,6 +14,7 @@ from torchkiln.graphs.layers._batch_form import BatchForm, find_form, pop_form, 
 from torchkiln.graphs.layers._batch_norm import MaskedBatchNorm1d
 from torchkiln.graphs.layers._self_loops import GHOST_LAYERS, GhostLoops, WeightedLoops
 from torchkiln.graphs.layers._substitution import is_recording
+from torchkiln.torch_internals._modules import forward_pre_hooks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +186,5 @@ def _calls(layer: nn.Module, function: str) -> bool:
 
 
 def _hook_owners(layer: nn.Module) -> list[Any]:
-    hooks = layer._forward_pre_hooks.values()
+    hooks = forward_pre_hooks_of(layer).values()
     return [getattr(hook, "__self__", None) for hook in hooks]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final, overload
 
 import numpy as np
 
-from torchkiln.core import BatchTooLarge, OptionsError
+from torchkiln.core import BatchTooLarge
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.packing import PackPlan
 from torchkiln.packing._oversize import warn_skipped
@@ -202,12 +202,3 @@ def _digest(sizes: Sizes) -> str:
         digest.update(axis.encode())
         digest.update(np.ascontiguousarray(column).tobytes())
     return digest.hexdigest()[:16]
-
-
-def to_choice(kind: type[enum.Enum], value: Any, name: str) -> Any:
-    """Return the member of `kind` that `value` is or names."""
-    try:
-        return kind(value)
-    except ValueError:
-        choices = ", ".join(repr(member.value) for member in kind)
-        raise OptionsError(f"{name} must be one of {choices}; got {value!r}") from None

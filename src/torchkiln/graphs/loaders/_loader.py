@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, final
 
-from torchkiln.core import Options, OptionsError
+from torchkiln.core import Options, OptionsError, to_choice
 from torchkiln.data import LoaderError, LoaderMode
 from torchkiln.graphs._spec import BatchSpec, PadValues, to_count
 from torchkiln.graphs.batches._collate import Collator
@@ -15,7 +15,6 @@ from torchkiln.graphs.loaders._epoch_plan import (
     Oversize,
     Strategy,
     padded_slots,
-    to_choice,
 )
 from torchkiln.graphs.loaders._group_reader import GroupMaker, GroupReader, group_size_for
 from torchkiln.graphs.loaders._position import Bookmark, Position
@@ -226,9 +225,8 @@ class FixedSizeLoader:
 
 
 def _is_async(mode: LoaderMode | str) -> bool:
-    if mode not in (LoaderMode.SYNC, LoaderMode.ASYNC, "sync", "async"):
-        raise LoaderError(f"mode must be one of 'sync', 'async'; got {mode!r}")
-    return LoaderMode(mode) is LoaderMode.ASYNC
+    allowed = (LoaderMode.SYNC, LoaderMode.ASYNC)
+    return to_choice(allowed, mode, "mode", LoaderError) is LoaderMode.ASYNC
 
 
 def _check_target(

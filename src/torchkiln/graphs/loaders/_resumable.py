@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torchkiln.core import to_choice
 from torchkiln.data import AsyncPrefetcher, LoaderError, LoaderMode
 from torchkiln.graphs._spec import to_count
 from torchkiln.graphs.loaders._pass_reader import Make, PassReader, Plan
@@ -35,7 +36,7 @@ class ResumableLoader:
         mode: LoaderMode | str = LoaderMode.SYNC,
         async_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._mode = _to_mode(mode)
+        self._mode = to_choice((LoaderMode.SYNC, LoaderMode.ASYNC), mode, "mode", LoaderError)
         if async_options and self._mode is LoaderMode.SYNC:
             raise LoaderError(
                 f"async_options {dict(async_options)!r} have no meaning in mode sync; "
@@ -94,11 +95,3 @@ class ResumableLoader:
     def _prefetcher(self) -> AsyncPrefetcher | None:
         """What another `AsyncPrefetcher` looks for, to refuse a loader that loads ahead itself."""
         return self._reader.prefetcher
-
-
-def _to_mode(mode: LoaderMode | str) -> LoaderMode:
-    allowed = (LoaderMode.SYNC, LoaderMode.ASYNC)
-    values = [member.value for member in allowed]
-    if mode not in (*allowed, *values):
-        raise LoaderError(f"mode must be one of {', '.join(map(repr, values))}; got {mode!r}")
-    return LoaderMode(mode)

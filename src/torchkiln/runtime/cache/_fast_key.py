@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from torchkiln.core._own_code import OWN_FOLDERS
+from torchkiln.torch_internals._modules import BUFFERS, MODULES, PARAMETERS
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _SITE = tuple({sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]})
@@ -92,9 +93,9 @@ class _Walker:
             self.add_class(type(child))
             for key in sorted(child.__dict__):
                 value = child.__dict__[key]
-                if key == "_modules":
+                if key == MODULES:
                     continue
-                if key in ("_parameters", "_buffers"):
+                if key in (PARAMETERS, BUFFERS):
                     for name, tensor in value.items():
                         self.text(key, name)
                         self.add_tensor_form(tensor)

@@ -18,6 +18,13 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from torchkiln.core import CaptureError, ExecutableError
 from torchkiln.data import flatten, rebuild
+from torchkiln.torch_internals._modules import (
+    BUFFERS,
+    MODULES,
+    PARAMETERS,
+    buffers_of,
+    parameters_of,
+)
 
 
 @dataclass(slots=True)
@@ -63,7 +70,7 @@ class Binding:
 
 
 _UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
-_INTERNAL = ("_parameters", "_buffers", "_modules")
+_INTERNAL = (PARAMETERS, BUFFERS, MODULES)
 
 
 def bind(module: nn.Module) -> Binding:
@@ -87,12 +94,12 @@ def bind(module: nn.Module) -> Binding:
 
     for prefix, child in module.named_modules():
         dot = f"{prefix}." if prefix else ""
-        for key, value in child._parameters.items():
-            if value is not None:
-                add(binding.parameters, value, TensorPlace(dot + key, child._parameters, key))
-        for key, value in child._buffers.items():
-            if value is not None:
-                add(binding.buffers, value, TensorPlace(dot + key, child._buffers, key))
+        for key, param in parameters_of(child).items():
+            if param is not None:
+                add(binding.parameters, param, TensorPlace(dot + key, parameters_of(child), key))
+        for key, buffer in buffers_of(child).items():
+            if buffer is not None:
+                add(binding.buffers, buffer, TensorPlace(dot + key, buffers_of(child), key))
     for prefix, child in module.named_modules():
         dot = f"{prefix}." if prefix else ""
         for key, value in child.__dict__.items():

@@ -13,8 +13,6 @@ from unittest import mock
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchkiln.core import CaptureError, capture_contexts
 from torchkiln.data._structure import Node, paths
@@ -32,6 +30,11 @@ from torchkiln.runtime.passes._draws import draw_in_order
 from torchkiln.runtime.passes._origins import recorded_origins
 from torchkiln.runtime.recompute._choice import Survey, choose_modules
 from torchkiln.runtime.recompute._graph import postpone_repeated
+from torchkiln.torch_internals._autograd import mkldnn_is_enabled, set_mkldnn_enabled
+from torchkiln.torch_internals._fake_tensors import FakeTensorMode, fake_mode
+from torchkiln.torch_internals._fx import record_graph
+from torchkiln.torch_internals._libraries import checks_arguments
+from torchkiln.torch_internals._tensors import version_of
 
 aten = torch.ops.aten
 
@@ -92,7 +95,7 @@ def _without_values(
     step: StepFunction, batch: list[Tensor]
 ) -> tuple[FakeTensorMode, list[Tensor], list[Tensor]]:
     """Return stand-ins for the module's tensors and the batch, and the mode they live in."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = fake_mode()
     own = [bound.tensor for bound in step.binding.parameters]
     own += [bound.tensor.detach() for bound in [*step.binding.buffers, *step.binding.attributes]]
     tensors: list[Tensor] = [mode.from_tensor(tensor) for tensor in own]
@@ -129,7 +132,7 @@ def capture(
     """
     step = dataclasses.replace(step, recompute=recomputed_modules(step, batch))
     mode, tensors, fake_batch = _without_values(step, batch)
-    versions = [tensor._version for tensor in [*tensors, *fake_batch]]
+    versions = [version_of(tensor) for tensor in [*tensors, *fake_batch]]
     # What is recomputed must be told from what is computed first when code is generated.
     noted = with_origins or bool(step.recompute)
     origins = recorded_origins(step.binding.module) if noted else contextlib.nullcontext()
@@ -138,7 +141,7 @@ def capture(
     written = [
         index
         for index, tensor in enumerate([*tensors, *fake_batch])
-        if tensor._version != versions[index]
+        if version_of(tensor) != versions[index]
     ]
     captured = _describe(recorded, step, arrangement, written)
     _protect_attributes(recorded.forward, step, written)
@@ -265,7 +268,7 @@ def _record(
         results.append(function(*flat))
         return results[-1].outputs
 
-    graph = make_fx(run, decomposition_table=_DECOMPOSITIONS)(*inputs)
+    graph = record_graph(run, inputs, _DECOMPOSITIONS)
     # Flat tensors in and out: no tree handling in the generated code.
     graph.graph.set_codegen(fx.graph.CodeGen())
     graph.recompile()
@@ -302,14 +305,13 @@ def _without_inputs(entry: Entry, positions: list[int]) -> Entry:
 @contextlib.contextmanager
 def without_fused_recurrence(module: nn.Module) -> Iterator[None]:
     """Keep mkldnn's recurrent kernel out: it has no form that AOTInductor can call."""
-    before = torch._C._get_mkldnn_enabled()
+    before = mkldnn_is_enabled()
     recurrent = any(isinstance(child, nn.RNNBase) for child in module.modules())
-    # Only this flag: torch.backends.mkldnn.flags() sets others too, and warns about them.
-    torch._C._set_mkldnn_enabled(before and not recurrent)
+    set_mkldnn_enabled(before and not recurrent)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        set_mkldnn_enabled(before)
 
 
 def _refuse_seeding(seed: int) -> None:
@@ -330,7 +332,7 @@ def _static_rules(module: nn.Module) -> Iterator[None]:
         if distributions is not None:
             # Their checks of arguments read values.
             kind = distributions.Distribution
-            stack.callback(kind.set_default_validate_args, kind._validate_args)
+            stack.callback(kind.set_default_validate_args, checks_arguments(kind))
             kind.set_default_validate_args(False)
         for context in capture_contexts():
             stack.enter_context(context(module))

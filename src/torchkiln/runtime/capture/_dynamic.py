@@ -11,13 +11,15 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
 
 from torchkiln.core import CaptureError, DynamicShapeError, TorchkilnError
 from torchkiln.core._own_code import OWN_FOLDERS
+from torchkiln.torch_internals._autograd import schema_of
+from torchkiln.torch_internals._fake_tensors import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
 
 _LIBRARIES = (
     *OWN_FOLDERS,
@@ -140,7 +142,7 @@ def explain(error: BaseException) -> TorchkilnError | None:
         or ".tolist() is not supported for tensor subclasses" in text
     ):
         return _dynamic(error)
-    if isinstance(error, torch._subclasses.fake_tensor.UnsupportedOperatorException):
+    if isinstance(error, UnsupportedOperatorException):
         return CaptureError(
             f"operator {error.func} has no implementation for tensors without values"
             f"{_where(error.__traceback__)}\n  rewrite: register a fake implementation with "
@@ -170,7 +172,7 @@ def _choose(error: BaseException, frames: list[tuple[FrameType, int]], source: s
             return _name_layer(frames) if remedy is _SELF_LOOPS else remedy
     if "Dynamic shapes disabled" in str(error):
         return _missing_size(frames)
-    operator = getattr(getattr(error, "func", None), "_schema", None)
+    operator = schema_of(getattr(error, "func", None))
     name = operator.name.removeprefix("aten::").lstrip("_") if operator is not None else ""
     if name != "local_scalar_dense":
         for key, remedy in _BY_OPERATOR.items():

@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
-from unittest import mock
 
 import torch
 import torch.utils.checkpoint as torch_checkpoint
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from torchkiln.core import CaptureError
+from torchkiln.torch_internals._autograd import TorchDispatchMode, schema_of
+from torchkiln.torch_internals._fx import map_tensors
+from torchkiln.torch_internals._libraries import checkpoint_contexts_replaced
 
 
 class _Keep(TorchDispatchMode):
@@ -38,7 +37,7 @@ class _Keep(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if _is_random(func):
             # A copy: dropout goes on to scale its mask in place.
-            self.draws.append(tree_map_only(Tensor, torch.clone, result))
+            self.draws.append(map_tensors(torch.clone, result))
         return result
 
 
@@ -65,9 +64,9 @@ class _Replay(TorchDispatchMode):
         if not _is_random(func):
             return func(*args, **(kwargs or {}))
         draw = next(self._next)
-        if func._schema.is_mutable:
+        if schema_of(func).is_mutable:
             return args[0].copy_(draw)
-        return tree_map_only(Tensor, torch.clone, draw)
+        return map_tensors(torch.clone, draw)
 
 
 def _is_random(func: Any) -> bool:
@@ -75,7 +74,7 @@ def _is_random(func: Any) -> bool:
         return False
     written = [
         index
-        for index, argument in enumerate(func._schema.arguments)
+        for index, argument in enumerate(schema_of(func).arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     if written not in ([], [0]):
@@ -89,24 +88,7 @@ def _is_random(func: Any) -> bool:
 @contextlib.contextmanager
 def replayed_checkpoints() -> Iterator[None]:
     """Let blocks that are checkpointed meanwhile repeat their random numbers in backward."""
-    original = torch_checkpoint._checkpoint_without_reentrant_generator
-
-    def generator(
-        function: Callable[..., Any],
-        preserve_rng_state: bool,
-        context_fn: Callable[[], tuple[Any, Any]],
-        determinism_check: str,
-        debug: bool,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        if preserve_rng_state and not debug:
-            context_fn = _with_replay(context_fn)
-        return original(
-            function, preserve_rng_state, context_fn, determinism_check, debug, *args, **kwargs
-        )
-
-    with mock.patch.object(torch_checkpoint, "_checkpoint_without_reentrant_generator", generator):
+    with checkpoint_contexts_replaced(_with_replay):
         yield
 
 

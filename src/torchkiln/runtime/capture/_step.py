@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from torchkiln.core import CaptureError, Options, Precision, Reduction
 from torchkiln.data import flatten
@@ -26,6 +25,8 @@ from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
 from torchkiln.runtime.recompute._choice import Survey, surveyed
 from torchkiln.runtime.recompute._modules import recomputed
+from torchkiln.torch_internals._fake_tensors import FakeTensor
+from torchkiln.torch_internals._tensors import is_view, storage_key
 
 _DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 
@@ -286,7 +287,7 @@ def _own(outputs: list[Tensor], foreign: list[Tensor]) -> list[Tensor]:
     owned = []
     for output in outputs:
         # Views of an intermediate are copied too: native code returns whole buffers.
-        shares = _storage(output) in taken or output._is_view()
+        shares = _storage(output) in taken or is_view(output)
         result = output.detach().clone() if shares else output.detach()
         taken.add(_storage(result))
         owned.append(result)
@@ -294,4 +295,4 @@ def _own(outputs: list[Tensor], foreign: list[Tensor]) -> list[Tensor]:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return storage_key(tensor)

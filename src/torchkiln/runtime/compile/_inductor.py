@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import fx, nn
@@ -20,9 +19,15 @@ from torchkiln.core import CompileError, TorchkilnError
 from torchkiln.runtime.capture._capture import Captured, Entry, without_fused_recurrence
 from torchkiln.runtime.compile._inductor_workspace import private_workspace
 from torchkiln.runtime.compile._progress import CompileProgress
-from torchkiln.runtime.passes._biases import add_biases_after_products, biases_stay_apart
+from torchkiln.runtime.passes._biases import add_biases_after_products
 from torchkiln.runtime.passes._layouts import move_to_channels_last
 from torchkiln.runtime.recompute._fusion import phases_apart
+from torchkiln.torch_internals._fake_tensors import fake_mode_with_sizes
+from torchkiln.torch_internals._inductor import compile_graph, write_package
+from torchkiln.torch_internals._inductor_patches import (
+    biases_stay_apart,
+    concatenated_in_memory_of_their_own,
+)
 
 aten = torch.ops.aten
 
@@ -37,8 +42,6 @@ def build_package(
         WriteError: if the compiler's output has no room.
         TrustError: if somebody else could have put code where it is generated.
     """
-    from torch._inductor.package.package import package_aoti
-
     files: dict[str, Any] = {}
     share = 1.0 / len(captured.entries)
     for name, entry in captured.entries.items():
@@ -54,7 +57,7 @@ def build_package(
     try:
         # Written by Python: torch's writer ends the process when the disk is full.
         content = io.BytesIO()
-        package_aoti(content, files)
+        write_package(content, files)
         path.write_bytes(content.getbuffer())
     except (OSError, RuntimeError) as error:
         raise CompileError(
@@ -65,8 +68,6 @@ def build_package(
 
 def compile_entry(entry: Entry, module: nn.Module, recomputes: bool) -> Any:
     """Compile one entry and return its files; its graph is used up."""
-    from torch._inductor import aot_compile
-
     options = _options(entry.graph)
     graph, inputs = _prepare(entry)
     apart = phases_apart() if recomputes else contextlib.nullcontext()
@@ -74,12 +75,12 @@ def compile_entry(entry: Entry, module: nn.Module, recomputes: bool) -> Any:
         torch.no_grad(),
         without_fused_recurrence(module),
         _without_own_warnings(),
-        _concatenated_in_memory_of_their_own(),
+        concatenated_in_memory_of_their_own(),
         biases_stay_apart(),
         private_workspace(),
         apart,
     ):
-        return aot_compile(graph, tuple(inputs), options=options)
+        return compile_graph(graph, inputs, options)
 
 
 def _options(graph: fx.GraphModule) -> dict[str, Any]:
@@ -106,12 +107,8 @@ def _has_wide_convolution(graph: fx.GraphModule) -> bool:
 
 def _prepare(entry: Entry) -> tuple[fx.GraphModule, list[torch.Tensor]]:
     """Give the graph's inputs to a mode of their own, one that Inductor can ask about sizes."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
     add_biases_after_products(entry.graph)
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    with mode:
+    with fake_mode_with_sizes():
         inputs = [
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
             for t in entry.inputs
@@ -122,31 +119,6 @@ def _prepare(entry: Entry) -> tuple[fx.GraphModule, list[torch.Tensor]]:
         for key in ("val", "tensor_meta"):
             node.meta.pop(key, None)
     return entry.graph, inputs
-
-
-@contextlib.contextmanager
-def _concatenated_in_memory_of_their_own() -> Iterator[None]:
-    """Let no buffer that was written in place become a part of a concatenated tensor.
-
-    Inductor (torch 2.13) makes the inputs of a concatenation slices of its result. If one of them
-    was written in place (scatter_reduce and relatives), later readers of the slice do not keep the
-    whole alive, and its memory is given to another tensor before they read: wrong numbers. Such an
-    input is copied instead.
-    """
-    from torch._inductor import ir
-    from torch._inductor.virtualized import V
-
-    original = ir.ConcatKernel.can_realize_into_without_copy.__func__  # type: ignore[attr-defined]
-
-    def can_realize(cls: Any, src: Any, dst: Any = None) -> bool:
-        if ir.try_get_name(src) in V.graph.mutated_buffers:
-            return False
-        return bool(original(cls, src, dst))
-
-    with mock.patch.object(
-        ir.ConcatKernel, "can_realize_into_without_copy", classmethod(can_realize)
-    ):
-        yield
 
 
 @contextlib.contextmanager

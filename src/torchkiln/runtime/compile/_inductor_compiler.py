@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from torchkiln.core import (
     SealBroken,
@@ -27,6 +26,8 @@ from torchkiln.core import (
     sha256_file,
     write_sealed,
 )
+from torchkiln.torch_internals._inductor import compiler_error
+from torchkiln.torch_internals._inductor_patches import compiler_replaced
 
 # What no build of the last days used is removed from a workspace.
 KEPT_SECONDS = 7 * 86_400
@@ -41,12 +42,11 @@ _known: dict[Any, str] = {}
 @contextlib.contextmanager
 def guarded_compiler(workspace: Path) -> Iterator[None]:
     """Let Inductor call the compiler through `run_compiler`, and keep headers in `workspace`."""
-    from torch._inductor import codecache, cpp_builder
-
     folder = workspace / _HEADERS
-    compile_header = codecache._precompile_header.__wrapped__
 
-    def precompile(header: str, command_line: str, **command: Any) -> str:
+    def precompile(
+        compile_header: Callable[..., str], header: str, command_line: str, **command: Any
+    ) -> str:
         key = (folder, header, command_line, frozenset(command.items()))
         if key not in _known or not _still_there(_known[key]):
             _known[key] = _intact_header(
@@ -54,12 +54,7 @@ def guarded_compiler(workspace: Path) -> Iterator[None]:
             )
         return _known[key]
 
-    with (
-        mock.patch.object(codecache, "_HEADER_DIR", str(folder)),
-        mock.patch.object(codecache, "_HEADER_LOCK_DIR", str(folder / "locks")),
-        mock.patch.object(codecache, "_precompile_header", precompile),
-        mock.patch.object(cpp_builder, "run_compile_cmd", _run_compile_command),
-    ):
+    with compiler_replaced(folder, precompile, _run_compile_command):
         yield
 
 
@@ -124,8 +119,6 @@ def _seal(compiled: Path) -> Path:
 
 
 def _run_compile_command(command_line: str, cwd: str) -> None:
-    from torch._inductor import exc
-
     command = shlex.split(command_line)
     place = command.index("-o")
     output = Path(cwd, command[place + 1])
@@ -134,4 +127,4 @@ def _run_compile_command(command_line: str, cwd: str) -> None:
         run_compiler(arguments, output, cwd=cwd)
     except subprocess.CalledProcessError as error:
         said = error.output.decode(errors="replace")
-        raise exc.CppCompileError(command, said) from error
+        raise compiler_error(command, said) from error

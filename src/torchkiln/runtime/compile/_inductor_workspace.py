@@ -29,6 +29,7 @@ from torchkiln.core import (
     writable_cache_dir,
 )
 from torchkiln.runtime.compile._inductor_compiler import KEPT_SECONDS, guarded_compiler
+from torchkiln.torch_internals._inductor import default_workspace
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _LOCK = ".torchkiln-in-use.lock"
@@ -70,10 +71,8 @@ def private_workspace() -> Iterator[None]:
 
 def _named() -> str | None:
     """Return the user's choice; torch sets the variable too, to its default, when it compiles."""
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
     named = os.environ.get(VARIABLE)
-    if not named or os.path.abspath(named) == os.path.abspath(default_cache_dir()):
+    if not named or os.path.abspath(named) == os.path.abspath(default_workspace()):
         return None
     return named
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
-from unittest import mock
 
 from tqdm.auto import tqdm
 
 from torchkiln.core import span
+from torchkiln.torch_internals._inductor_patches import around_builds
 
 # Where each phase ends, in percent: shares of a typical build.
 _ENDS = {"capture": 10, "code generation": 40, "C++ compilation": 95, "packaging": 100}
@@ -67,17 +67,14 @@ class CompileProgress:
     @contextlib.contextmanager
     def watch_compiler(self) -> Iterator[None]:
         """Advance with every command that Inductor gives to the C++ compiler."""
-        from torch._inductor.cpp_builder import CppBuilder
-
-        original = CppBuilder.build
         done = 0
 
-        def build(builder: Any, *args: Any, **kwargs: Any) -> Any:
+        def watched(build: Callable[[], Any]) -> Any:
             nonlocal done
             if self._phase != "C++ compilation":
                 self.enter("C++ compilation")
                 self._advance_to(self._entry_at(_ENDS["code generation"]))
-            result = original(builder, *args, **kwargs)
+            result = build()
             done = min(done + 1, _TYPICAL_COMMANDS)
             width = _ENDS["C++ compilation"] - _ENDS["code generation"]
             self._advance_to(
@@ -85,7 +82,7 @@ class CompileProgress:
             )
             return result
 
-        with mock.patch.object(CppBuilder, "build", build):
+        with around_builds(watched):
             yield
 
     def _entry_at(self, percent: float) -> float:

@@ -21,6 +21,8 @@ from torchkiln.data._structure import Node
 from torchkiln.runtime.capture._entries import Entries, EntryResult
 from torchkiln.runtime.execute._forks import survive_forks
 from torchkiln.runtime.execute._heap import keep_freed_memory_if_small
+from torchkiln.torch_internals._autograd import below_autograd
+from torchkiln.torch_internals._inductor import load_package
 
 Run = Callable[[list[Tensor]], list[Tensor]]
 # The environment belongs to all threads.
@@ -76,7 +78,7 @@ class NativeExecutable(Executable):
 
         def run(inputs: list[Tensor]) -> list[Tensor]:
             # Backward is part of the package: operators need not look for somebody to record them.
-            with torch._C._AutoDispatchBelowAutograd():
+            with below_autograd():
                 outputs: list[Tensor] = loader.run(inputs)
             if self._is_new:
                 self._is_new = False
@@ -103,7 +105,7 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 def _load(path: Path, name: str, index: int) -> Any:
     try:
-        return torch._C._aoti.AOTIModelPackageLoader(str(path), name, True, 1, index)
+        return load_package(path, name, index)
     except RuntimeError as error:
         raise ExecutableError(
             f"{path} cannot be loaded ({error}); delete it and compile again"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor, fx
-from torch.utils._pytree import tree_leaves
+from torch import fx
 
 from torchkiln.runtime.capture._capture import Entry
 from torchkiln.runtime.memory._timeline import Timeline
 from torchkiln.runtime.passes._origins import Phase, origin
+from torchkiln.torch_internals._fx import tensors_in
+from torchkiln.torch_internals._tensors import storage_key
 
 
 def plan_graph(entry: Entry) -> Timeline:
@@ -52,7 +53,6 @@ def _last_uses(nodes: list[fx.Node]) -> dict[str, int]:
 def _storages(node: fx.Node) -> dict[str, int]:
     """Return the memory behind the tensors of a node, with its size."""
     return {
-        str(value.untyped_storage()._cdata): value.untyped_storage().nbytes()
-        for value in tree_leaves(node.meta.get("val"))
-        if isinstance(value, Tensor)
+        str(storage_key(tensor)): tensor.untyped_storage().nbytes()
+        for tensor in tensors_in(node.meta.get("val"))
     }

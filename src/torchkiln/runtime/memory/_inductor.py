@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from unittest import mock
 
 from torch import nn
 
@@ -19,6 +18,12 @@ from torchkiln.runtime.compile._inductor import compile_entry, explain_failure
 from torchkiln.runtime.memory._scratch import scratch_bytes
 from torchkiln.runtime.memory._timeline import Timeline
 from torchkiln.runtime.passes._origins import Phase, joint_origin, origin
+from torchkiln.torch_internals._inductor_plan import (
+    bytes_of_own,
+    line_context,
+    plan_lines,
+    plans_given_to,
+)
 
 _NAME = re.compile(r"\bbuf\d+")
 
@@ -33,19 +38,15 @@ def plan_native(entry: Entry, module: nn.Module, recomputes: bool) -> Timeline:
     Raises:
         CompileError: if Inductor cannot generate code for the entry.
     """
-    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-
-    original = PythonWrapperCodegen.run_wrapper_ir_passes
     follower = _Follower()
 
-    def plan(wrapper: Any, is_inference: bool) -> None:
-        original(wrapper, is_inference)
-        for line in wrapper.lines:
+    def read(lines: list[Any]) -> None:
+        for line in lines:
             follower.follow(line)
         raise _Planned
 
     try:
-        with mock.patch.object(PythonWrapperCodegen, "run_wrapper_ir_passes", plan):
+        with plans_given_to(read):
             compile_entry(entry, module, recomputes)
     except _Planned:
         return follower.timeline
@@ -68,11 +69,9 @@ class _Follower:
         self._module, self._phase = "", Phase.FORWARD
 
     def follow(self, line: Any) -> None:
-        from torch._inductor.codegen import wrapper as codegen
-        from torch._inductor.utils import LineContext
-
+        codegen, context = plan_lines(), line_context()
         match line:
-            case LineContext():
+            case context():
                 self._module, self._phase = origin(line.context)
             case codegen.AllocateLine():
                 self._allocate(line.node.get_name())
@@ -119,19 +118,9 @@ class _Follower:
 
     def _allocate(self, name: str) -> None:
         """Count a buffer at its first appearance, if it has memory of its own."""
-        from torch._inductor import ir
-        from torch._inductor.virtualized import V
-
-        buffer = V.graph.try_get_buffer(name)
-        if name in self._seen or name in V.graph.removed_buffers or name in V.graph.graph_inputs:
-            return
-        if not isinstance(buffer, ir.Buffer) or not isinstance(
-            buffer.layout, ir.FixedLayout | ir.FlexibleLayout
-        ):
-            return
-        if buffer.get_inputs_that_alias_output():
+        own = None if name in self._seen else bytes_of_own(name)
+        if own is None:
             return
         self._seen.add(name)
-        size = V.graph.sizevars.optimization_hint(V.graph.get_allocation_storage_size(buffer))
-        size_bytes = size * buffer.get_dtype().itemsize
-        self.timeline.allocate(name, size_bytes, *joint_origin(buffer.origins))
+        size_bytes, origins = own
+        self.timeline.allocate(name, size_bytes, *joint_origin(origins))

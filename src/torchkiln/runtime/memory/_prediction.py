@@ -16,6 +16,7 @@ from torchkiln.runtime.memory._timeline import Timeline
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import SUMS
 from torchkiln.runtime.recompute._choice import choose_modules
+from torchkiln.torch_internals._tensors import storage_key
 
 
 def report_memory(
@@ -66,8 +67,8 @@ def _plan(captured: Captured, step: StepFunction) -> Iterable[Timeline]:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     """Return the memory behind tensors, what they share once."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+    sizes = {storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(sizes.values())
 
 
 def _state_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from torchkiln.runtime.optim._hyper import plain_number
 from torchkiln.runtime.optim._recipe import Recipe, read_recipe
 from torchkiln.runtime.optim._state_dtypes import SUMS
 from torchkiln.runtime.optim._update_rules import UpdateRule
+from torchkiln.torch_internals._tensors import has_gradient_hooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def _check_parameter(recipe: Recipe, param: Tensor, name: str) -> None:
             f"{name!r} is complex, which the compiled {recipe.kind} does not support; use SGD, "
             "or keep real and imaginary parts as two parameters"
         )
-    if param._backward_hooks or getattr(param, "_post_accumulate_grad_hooks", None):
+    if has_gradient_hooks(param):
         warn_user(
             f"{name!r} has gradient hooks, which a program does not execute; change the "
             "gradient inside forward, or use max_grad_norm for clipping"

@@ -13,6 +13,7 @@ from torchkiln.checkpoints._precision import warn_about_narrow_state
 from torchkiln.core import ExecutableError, OptimizerError
 from torchkiln.runtime.optim._arrangement import Arrangement, read_steps
 from torchkiln.runtime.optim._state_dtypes import HALVES
+from torchkiln.torch_internals._optimizers import note_update
 
 
 class OptimizerState:
@@ -147,8 +148,7 @@ class OptimizerState:
             numbers += 1
         if not self._published:
             self._publish()
-        # What torch's schedulers ask for: their step() should follow an update.
-        self._optimizer._opt_called = True  # type: ignore[attr-defined]
+        note_update(self._optimizer)
 
     def move_to(self, optimizer: torch.optim.Optimizer) -> None:
         """Let another optimiser object own the state, unless it has some itself.

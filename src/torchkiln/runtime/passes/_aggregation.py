@@ -18,6 +18,7 @@ from torch import Tensor, fx
 
 from torchkiln.ops._scatter import can_scatter, scatter_extreme, scatter_sum
 from torchkiln.runtime.passes._calls import arguments_of, base_of, written_by
+from torchkiln.torch_internals._autograd import schema_of
 
 aten = torch.ops.aten
 _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)
@@ -115,7 +116,7 @@ class _Rewriter:
         fresh = written.target in _ZEROS and not any(
             base is written and place < self._places[node] for place, base in self._writes
         )
-        in_place = bool(node.target._schema.is_mutable)  # type: ignore[union-attr]
+        in_place = bool(schema_of(node.target).is_mutable)
         if in_place and not (fresh and self._is_last_user(node, written)):
             return False, None
         return True, None if fresh else written

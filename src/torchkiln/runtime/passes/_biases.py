@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any
-from unittest import mock
-
 import torch
 from torch import fx
 
@@ -32,18 +27,3 @@ def add_biases_after_products(graph: fx.GraphModule) -> None:
         node.replace_all_uses_with(total)
         graph.graph.erase_node(node)
     graph.recompile()
-
-
-@contextlib.contextmanager
-def biases_stay_apart() -> Iterator[None]:
-    """Keep Inductor from making `addmm` of a product and an addition again, on the CPU."""
-    from torch._inductor.fx_passes import post_grad
-
-    original = post_grad.should_prefer_unfused_addmm
-
-    def prefer_unfused(match: Any) -> bool:
-        is_cpu = match.kwargs["inp"].meta["val"].device.type == "cpu"
-        return is_cpu or bool(original(match))
-
-    with mock.patch.object(post_grad, "should_prefer_unfused_addmm", prefer_unfused):
-        yield

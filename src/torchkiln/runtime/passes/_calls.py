@@ -7,10 +7,12 @@ from typing import Any
 
 from torch import fx
 
+from torchkiln.torch_internals._autograd import schema_of
+
 
 def arguments_of(node: fx.Node) -> dict[str, Any]:
     """Return the arguments by name; recorded calls leave out those that equal the default."""
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = schema_of(node.target)
     return {
         argument.name: node.args[index]
         if index < len(node.args)
@@ -21,7 +23,7 @@ def arguments_of(node: fx.Node) -> dict[str, Any]:
 
 def written_by(node: fx.Node) -> Iterator[fx.Node]:
     """Yield the arguments that a call writes to."""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
@@ -33,7 +35,7 @@ def written_by(node: fx.Node) -> Iterator[fx.Node]:
 def base_of(node: fx.Node) -> fx.Node:
     """Return the node whose memory `node` is a view of."""
     while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
-        schema = getattr(node.target, "_schema", None)
+        schema = schema_of(node.target)
         returns = schema.returns if schema is not None else ()
         if not returns or returns[0].alias_info is None:
             break

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from torchkiln.runtime.passes._calls import arguments_of
+from torchkiln.torch_internals._autograd import schema_of
 
 aten = torch.ops.aten
 _FRESH = (
@@ -63,7 +64,7 @@ def draw_in_order(graph: fx.GraphModule) -> None:
 
 
 def _replace(graph: fx.GraphModule, node: fx.Node, result: fx.Node) -> None:
-    written = node.args[0] if node.target._schema.is_mutable else None  # type: ignore[union-attr]
+    written = node.args[0] if schema_of(node.target).is_mutable else None
     if not isinstance(written, fx.Node):
         node.replace_all_uses_with(result)
         graph.graph.erase_node(node)

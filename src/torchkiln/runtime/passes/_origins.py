@@ -12,6 +12,8 @@ import torch
 from torch import fx, nn
 from torch.fx import traceback
 
+from torchkiln.torch_internals._modules import calls_replaced
+
 _KEY = "torchkiln"
 
 
@@ -29,20 +31,21 @@ def following_modules(
 ) -> Iterator[None]:
     """Enter `around(name, args, kwargs)` around every call of a module inside `module`.
 
-    By the class and not by hooks: a recomputation may leave a module by an exception. And not by
-    `__call__`, which make_fx replaces by its own.
+    By the class and not by hooks: a recomputation may leave a module by an exception.
     """
     names = {id(child): name for name, child in module.named_modules()}
-    original = nn.Module._call_impl
 
-    def call(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        name = names.get(id(child))
-        if name is None:
-            return original(child, *args, **kwargs)
-        with around(name, args, kwargs):
-            return original(child, *args, **kwargs)
+    def make_call(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            name = names.get(id(child))
+            if name is None:
+                return original(child, *args, **kwargs)
+            with around(name, args, kwargs):
+                return original(child, *args, **kwargs)
 
-    with mock.patch.object(nn.Module, "_call_impl", call):
+        return call
+
+    with calls_replaced(make_call):
         yield
 
 
@@ -58,7 +61,7 @@ def recorded_origins(module: nn.Module) -> Iterator[None]:
     def grad(*args: Any, **kwargs: Any) -> Any:
         nonlocal phase
         # A gradient that forward itself takes (forces of a potential) is part of forward.
-        outer = traceback.current_meta.get("custom", {}).get(_KEY)
+        outer = traceback.get_current_meta().get("custom", {}).get(_KEY)
         if outer is not None:
             return gradients(*args, **kwargs)
         phase = Phase.BACKWARD

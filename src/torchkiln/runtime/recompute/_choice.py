@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torchkiln.data import flatten
 from torchkiln.runtime.passes._origins import following_modules
 from torchkiln.runtime.recompute._modules import marks_reported
+from torchkiln.torch_internals._tensors import storage_key, version_of
 
 # This much more memory is accepted for recomputing fewer modules.
 _TOLERANCE = 0.02
@@ -48,9 +49,8 @@ class Survey:
     _alive: list[Any] = field(default_factory=list)
 
     def storage(self, tensor: Tensor) -> int:
-        storage = tensor.untyped_storage()
-        self._alive.append(storage)
-        return storage._cdata
+        self._alive.append(tensor.untyped_storage())
+        return storage_key(tensor)
 
     def keep(self, tensor: Tensor, stack: tuple[int, ...]) -> None:
         key = self.storage(tensor)
@@ -121,7 +121,7 @@ def surveyed(module: nn.Module, foreign: list[Tensor]) -> Iterator[Survey]:
     @contextlib.contextmanager
     def around(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
         tensors, _ = flatten((args, kwargs))
-        versions = [tensor._version for tensor in tensors]
+        versions = [version_of(tensor) for tensor in tensors]
         inputs = frozenset(survey.storage(tensor) for tensor in tensors)
         if stack:
             siblings = survey.children.setdefault(survey.calls[stack[-1]].name, [])
@@ -133,7 +133,7 @@ def surveyed(module: nn.Module, foreign: list[Tensor]) -> Iterator[Survey]:
             yield
         finally:
             stack.pop()
-        if [tensor._version for tensor in tensors] != versions:
+        if [version_of(tensor) for tensor in tensors] != versions:
             survey.writers.add(name)
 
     def pack(tensor: Tensor) -> Tensor:

@@ -11,22 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchkiln.runtime.passes._origins import Phase, joint_origin
+from torchkiln.torch_internals._inductor_patches import fused_only_if
 
 
 @contextlib.contextmanager
 def phases_apart() -> Iterator[None]:
     """Let Inductor fuse no kernel of forward with one of backward or of the update."""
-    from torch._inductor.choices import InductorChoices
-    from torch._inductor.virtualized import V
-
-    class Choices(InductorChoices):
-        @staticmethod
-        def can_fuse(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
-            return _is_forward(node1) == _is_forward(node2) and InductorChoices.can_fuse(
-                scheduler, node1, node2, shared_data_score
-            )
-
-    with V.set_choices_handler(Choices()):
+    with fused_only_if(lambda first, second: _is_forward(first) == _is_forward(second)):
         yield
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.fx import traceback
-from torch.utils._pytree import tree_leaves
 
 from torchkiln.runtime.passes._origins import Phase, origin
+from torchkiln.torch_internals._autograd import schema_of
+from torchkiln.torch_internals._fx import tensors_in
+from torchkiln.torch_internals._tensors import storage_key
 
 _KEY = "torchkiln_again"
 
@@ -49,7 +51,7 @@ def postpone_repeated(graph: fx.GraphModule) -> None:
 
 
 def _writes(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     return schema is not None and schema.is_mutable
 
 
@@ -58,5 +60,4 @@ def _inputs(node: fx.Node) -> set[int]:
 
 
 def _storages(node: fx.Node) -> set[int]:
-    values = tree_leaves(node.meta.get("val"))
-    return {v.untyped_storage()._cdata for v in values if isinstance(v, Tensor)}
+    return {storage_key(tensor) for tensor in tensors_in(node.meta.get("val"))}

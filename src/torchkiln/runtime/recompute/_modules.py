@@ -19,13 +19,15 @@ from torch.utils.checkpoint import checkpoint
 from torchkiln.core import CaptureError, OptionsError
 from torchkiln.data import flatten, rebuild
 from torchkiln.runtime.recompute._graph import recorded_again
+from torchkiln.torch_internals._modules import buffers_of
+from torchkiln.torch_internals._tensors import version_of
 
 
 class _Region:
     """One call of a recomputed module: what its second run needs from the first."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._holders = [child._buffers for child in module.modules() if child._buffers]
+        self._holders = [buffers_of(child) for child in module.modules() if buffers_of(child)]
         self._snapshots: list[dict[str, Tensor | None]] | None = None
         self._marked: list[Tensor] = []
         self._unread: Iterator[Tensor] | None = None
@@ -153,11 +155,11 @@ def _checkpointed(name: str, module: nn.Module) -> Callable[..., Any]:
 
         if not torch.is_grad_enabled():
             return run(*tensors)
-        versions = [tensor._version for tensor in tensors]
+        versions = [version_of(tensor) for tensor in tensors]
         # As arguments, not by closure: autograd then notices if somebody overwrites them later.
         result = checkpoint(run, *tensors, use_reentrant=False)
         for index, (tensor, before) in enumerate(zip(tensors, versions, strict=True)):
-            if tensor._version != before:
+            if version_of(tensor) != before:
                 raise CaptureError(
                     f"module {name!r} writes to its input {index} in place, so that it cannot be "
                     "computed again; use the operation that returns a new tensor, or leave the "

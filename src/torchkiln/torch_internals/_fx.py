@@ -1,0 +1,42 @@
+"""Recording functions as graphs, and looking through nested values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+def record_graph(
+    function: Callable[..., list[Tensor]],
+    inputs: list[Tensor],
+    decompositions: dict[Any, Callable[..., Any]],
+) -> fx.GraphModule:
+    """Return the operators that `function` runs on `inputs`, backward and update included.
+
+    torch: `make_fx` records below autograd, in eager order; a decomposition that returns
+        NotImplemented leaves its operator as it is; nodes carry a fake result as `meta["val"]`.
+    for: the step is written once, and native code is generated from its recording.
+    """
+    return make_fx(function, decomposition_table=decompositions)(*inputs)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in lists, tuples and dictionaries, as results of operators hold them.
+
+    torch: `tree_leaves` looks into these, and takes everything else for a leaf.
+    for: memory behind nodes with several results.
+    """
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """Return `value` with its tensors replaced.
+
+    torch: `tree_map_only` keeps the structure of lists, tuples and dictionaries.
+    for: random numbers of a checkpointed block are kept and given back.
+    """
+    return tree_map_only(Tensor, function, value)

@@ -1,0 +1,55 @@
+"""Recording functions as graphs, as Torchkiln relies on it."""
+
+import torch
+
+from torchkiln.torch_internals._fake_tensors import FakeTensor, fake_mode
+from torchkiln.torch_internals._fx import map_tensors, record_graph, tensors_in
+
+aten = torch.ops.aten
+
+
+def recorded(function, *shapes, decompositions=None):
+    mode = fake_mode()
+    inputs = [mode.from_tensor(torch.zeros(shape)) for shape in shapes]
+    with mode:
+        graph = record_graph(function, inputs, decompositions or {})
+    return [node for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def test_backward_is_recorded_below_autograd():
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        return list(torch.autograd.grad(x.sin().sum(), [x]))
+
+    targets = [node.target for node in recorded(gradient, (3,))]
+    assert aten.sin.default in targets
+    assert aten.cos.default in targets
+
+
+def test_recorded_nodes_carry_their_results_without_values():
+    (node,) = recorded(lambda x, y: [x @ y], (2, 3), (3, 4))
+    assert isinstance(node.meta["val"], FakeTensor)
+    assert node.meta["val"].shape == (2, 4)
+
+
+def test_a_decomposition_may_leave_its_operator_alone():
+    def without_alpha(a, b, *, alpha=1):
+        return NotImplemented if alpha == 1 else a + b * alpha
+
+    rules = {aten.add.Tensor: without_alpha}
+    plain = recorded(lambda a, b: [a + b], (2,), (2,), decompositions=rules)
+    assert [node.target for node in plain] == [aten.add.Tensor]
+    scaled = recorded(lambda a, b: [torch.add(a, b, alpha=3)], (2,), (2,), decompositions=rules)
+    assert [node.target for node in scaled] == [aten.mul.Tensor, aten.add.Tensor]
+
+
+def test_tensors_are_found_in_nested_results():
+    a, b, c = torch.zeros(1), torch.zeros(2), torch.zeros(3)
+    assert tensors_in([a, (b, {"c": c}), None, 3]) == [a, b, c]
+    assert tensors_in(a) == [a]
+    assert tensors_in(None) == []
+
+
+def test_tensors_are_replaced_in_nested_results():
+    result = map_tensors(torch.numel, (torch.zeros(4), [torch.zeros(2), "text"]))
+    assert result == (4, [2, "text"])

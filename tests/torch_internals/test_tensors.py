@@ -1,0 +1,82 @@
+"""What torch's tensors say about themselves, as Torchkiln relies on it."""
+
+import io
+import pickle
+
+import pytest
+import torch
+
+from torchkiln.torch_internals._fake_tensors import fake_mode
+from torchkiln.torch_internals._tensors import (
+    has_gradient_hooks,
+    is_view,
+    rebuild_tensor,
+    storage_key,
+    typed_storage,
+    version_of,
+)
+
+
+@pytest.fixture(params=["real", "fake"])
+def tensor(request):
+    real = torch.zeros(4)
+    return real if request.param == "real" else fake_mode().from_tensor(real)
+
+
+def test_a_version_counts_writes_also_through_views(tensor):
+    assert version_of(tensor) == 0
+    tensor.add_(1)
+    tensor[1:].mul_(2)
+    assert version_of(tensor) == 2
+    tensor + 1
+    assert version_of(tensor) == 2
+
+
+def test_views_are_told_from_copies(tensor):
+    assert is_view(tensor[1:])
+    assert not is_view(tensor.clone())
+
+
+def test_the_storage_is_the_same_for_all_views(tensor):
+    assert storage_key(tensor[1:]) == storage_key(tensor) == storage_key(tensor.detach())
+    other = tensor.clone()
+    assert storage_key(other) != storage_key(tensor)
+
+
+def test_stand_ins_of_views_share_a_storage_too():
+    mode, real = fake_mode(), torch.zeros(4)
+    assert storage_key(mode.from_tensor(real)) == storage_key(mode.from_tensor(real[1:]))
+
+
+def test_gradient_hooks_are_seen():
+    by_hook, by_accumulation = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    assert not has_gradient_hooks(by_hook)
+    handles = [
+        by_hook.register_hook(lambda grad: grad),
+        by_accumulation.register_post_accumulate_grad_hook(lambda param: None),
+    ]
+    assert has_gradient_hooks(by_hook)
+    assert has_gradient_hooks(by_accumulation)
+    for handle in handles:
+        handle.remove()
+    assert not has_gradient_hooks(by_hook)
+    assert not has_gradient_hooks(by_accumulation)
+
+
+def test_typed_storages_have_one_key_for_all_views():
+    base = torch.arange(6.0)
+    assert typed_storage(base[2:])[0] == typed_storage(base)[0] != typed_storage(base.clone())[0]
+
+
+def test_pickles_of_tensors_name_the_function_that_rebuilds_them():
+    base = torch.arange(6.0)
+    view = base[2:].view(2, 2).t()
+    made = view.__reduce_ex__(2)
+    assert made[0] is rebuild_tensor
+    _, storage = typed_storage(view)
+    again = rebuild_tensor(storage, 2, (2, 2), (1, 2), False, None)
+    assert torch.equal(again, view)
+    file = io.BytesIO()
+    torch.save(view, file)
+    assert b"_rebuild_tensor_v2" in file.getvalue()
+    assert pickle.loads(pickle.dumps(rebuild_tensor)) is rebuild_tensor
