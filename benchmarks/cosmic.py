@@ -18,7 +18,7 @@ from pathlib import Path
 
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 NUM_THREADS = pin_threads()
 

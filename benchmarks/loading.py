@@ -25,7 +25,7 @@ from pathlib import Path
 
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 CORES = sorted(os.sched_getaffinity(0))
 pin_threads(1)

@@ -32,8 +32,8 @@ from types import SimpleNamespace
 import numpy as np
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
 from torchkiln.core import write_atomic
+from torchkiln.core._threads import pin_threads
 from torchkiln.packing import ALGORITHMS, PackPlan, choose_slots, pack, split_giants
 
 Sizes = dict[str, np.ndarray]

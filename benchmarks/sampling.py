@@ -26,7 +26,7 @@ from typing import Any
 
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 pin_threads(1)  # before anything loads OpenMP
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINE = "PyG float32"

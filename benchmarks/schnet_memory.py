@@ -25,7 +25,7 @@ from typing import Any
 
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 RESULT = Path(__file__).parent / "results" / "schnet_memory.json"
 # The first makes Adam's states, so the second is the one that has everything.

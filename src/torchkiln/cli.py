@@ -38,7 +38,7 @@ def bench_steps(
         warm_start: Also measure the first step of a second process, which finds the cache.
         json: Also write the figures to this file.
     """
-    from torchkiln.bench._threads import pin_threads
+    from torchkiln.core._threads import pin_threads
 
     pin_threads(threads)
     from torchkiln.bench._step import print_report, run_step_benchmark, write_report
@@ -233,7 +233,7 @@ def _run(args: list[str]) -> int:
     from jsonargparse import CLI
 
     import torchkiln
-    from torchkiln.bench._config_flags import check_config_flags
+    from torchkiln.core._config_flags import check_config_flags
 
     if args[:2] == ["bench", "cosmic"]:
         from torchkiln.bench.cosmic._main import main as cosmic

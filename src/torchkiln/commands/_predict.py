@@ -110,7 +110,7 @@ def predict(files: list[str], trained: TrainedModel, *, backend: str | None = No
 def _pin_threads() -> None:
     """Pin threads, unless torch runs already or the user has arranged them himself."""
     if "torch" not in sys.modules and not {"OMP_NUM_THREADS", "OMP_PROC_BIND"} & set(os.environ):
-        from torchkiln.bench._threads import pin_threads
+        from torchkiln.core._threads import pin_threads
 
         pin_threads()
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, DefaultHelpFormatter
 
-from torchkiln.bench._config_flags import check_config_flags
 from torchkiln.bench.cosmic._settings import Settings
 from torchkiln.core import OptionsError
+from torchkiln.core._config_flags import check_config_flags
 
 _DESCRIPTION = """Train CosmicTagger's UResNet2D to find the pixels of a neutrino among those of
 cosmic rays, on larcv3 files or on generated events; or let a trained one find them."""

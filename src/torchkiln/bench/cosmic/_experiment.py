@@ -14,7 +14,6 @@ from torch import Tensor
 from tqdm.std import tqdm
 
 from torchkiln.bench._memory_verdict import available_bytes, print_memory_report
-from torchkiln.bench._threads import on_all_cores
 from torchkiln.bench.cosmic._data import (
     ShuffledOrder,
     describe_events,
@@ -29,6 +28,7 @@ from torchkiln.bench.cosmic._settings import ComputeMode, Settings
 from torchkiln.bench.cosmic._tagger import Tagger, TaggerWithLoss, make_tagger
 from torchkiln.bench.cosmic._trainer import Judge, progress, train
 from torchkiln.core import OptionsError, write_atomic
+from torchkiln.core._threads import on_all_cores
 from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
 from torchkiln.models import SegmentationMetrics
 from torchkiln.runtime import MemoryReport

@@ -40,7 +40,7 @@ def _run(args: Sequence[str] | None, prog: str, make_ipu: MakeDevice | None) -> 
     try:
         settings = read_settings(sys.argv[1:] if args is None else args, prog)
         if "torch" not in sys.modules:
-            from torchkiln.bench._threads import pin_threads
+            from torchkiln.core._threads import pin_threads
 
             pin_threads(settings.run.threads)
         from torchkiln.bench.cosmic import _experiment

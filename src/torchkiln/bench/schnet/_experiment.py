@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 import torchkiln
-from torchkiln.bench._threads import usable_cores
 from torchkiln.bench.report import (
     MonitorGroup,
     QuietMonitor,
@@ -35,6 +34,7 @@ from torchkiln.bench.schnet._startup import StartupClock
 from torchkiln.bench.schnet._target_form import target_form
 from torchkiln.bench.schnet._trainer import train
 from torchkiln.core import Options, OptionsError, StoreError
+from torchkiln.core._threads import usable_cores
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet

@@ -57,7 +57,7 @@ def _run(args: Sequence[str] | None, prog: str) -> int:
 def _fix_threads(num_threads: int | None) -> None:
     """Pin the threads of a fresh process; one that runs torch already is only told how many."""
     if "torch" not in sys.modules:
-        from torchkiln.bench._threads import pin_threads
+        from torchkiln.core._threads import pin_threads
 
         pin_threads(num_threads)
     elif num_threads is not None:

@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from torchkiln.bench._threads import on_all_cores
+from torchkiln.core._threads import on_all_cores
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -12,7 +12,7 @@ import os
 moves = []
 os.sched_getaffinity = lambda process: {0, 1}
 os.sched_setaffinity = lambda process, cores: moves.append(set(cores))
-from torchkiln.bench._threads import pin_threads, usable_cores
+from torchkiln.core._threads import pin_threads, usable_cores
 assert pin_threads() == 2
 os.sched_getaffinity = lambda process: {0}
 assert usable_cores() == {0, 1}
@@ -36,13 +36,13 @@ def test_forked_processes_may_leave_the_core_of_the_main_thread():
 
 
 def test_more_threads_than_cores_are_refused():
-    done = run(f"from torchkiln.bench._threads import pin_threads; pin_threads({CORES + 1})")
+    done = run(f"from torchkiln.core._threads import pin_threads; pin_threads({CORES + 1})")
     assert f"OptionsError: threads must be at most {CORES}" in done.stderr
 
 
 def test_threads_may_use_all_cores_for_a_while(monkeypatch):
     moves = []
-    monkeypatch.setattr("torchkiln.bench._threads._cores_before", {0, 1})
+    monkeypatch.setattr("torchkiln.core._threads._cores_before", {0, 1})
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})
     monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: moves.append(set(cores)))
     with on_all_cores():
