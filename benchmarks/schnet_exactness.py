@@ -179,7 +179,7 @@ def print_errors(name: str, found: dict[str, Any]) -> None:
 
 def draw(models: dict[str, Any], path: Path) -> None:
     """Draw errors against the number of knots, with PyG's float32 as a line."""
-    from torchkiln.bench.report._theme import LIGHT, render
+    from torchkiln.report._theme import LIGHT, render
 
     shown = ("energy_rms", "gradient", "forces")
 

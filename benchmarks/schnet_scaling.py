@@ -167,7 +167,7 @@ def show(model: str, kind: str, result: dict[str, Any]) -> None:
 
 def draw(record: dict[str, Any], path: Path) -> None:
     """Draw rates relative to the fastest, with the band that is allowed."""
-    from torchkiln.bench.report._theme import LIGHT, Theme, render
+    from torchkiln.report._theme import LIGHT, Theme, render
 
     def fill(figure: Any, theme: Theme) -> None:
         for axis, (kind, (title, allowed)) in zip(figure.subplots(1, 2), AXES.items(), strict=True):

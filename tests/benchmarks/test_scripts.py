@@ -42,10 +42,10 @@ def data_dir(tmp_path_factory):
 
 
 def accuracy_figure(folder: Path) -> list[str]:
-    sys.path.append(str(ROOT / "tests" / "bench" / "report"))
+    sys.path.append(str(ROOT / "tests" / "report"))
     from _sample_runs import sample_run
 
-    from torchkiln.bench.report._results_file import save_result
+    from torchkiln.report._results_file import save_result
 
     run = sample_run(num_epochs=2, num_molecules=10)
     run.dataset["target"] = "U0"

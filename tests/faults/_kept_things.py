@@ -470,8 +470,8 @@ def events(folder: Path) -> Kept:
 
 @_kept_thing
 def results_of_a_run(folder: Path) -> Kept:
-    from torchkiln.bench.report import EpochRecord, RunResult, ValidationResult
-    from torchkiln.bench.report._results_file import load_result, save_result
+    from torchkiln.report import EpochRecord, RunResult, ValidationResult
+    from torchkiln.report._results_file import load_result, save_result
 
     true = np.arange(8.0)
     save_result(

@@ -975,8 +975,8 @@ def _results() -> tuple[bytes, bytes]:
     """Return the two files of a run."""
     import tempfile
 
-    from torchkiln.bench.report import EpochRecord, RunResult, ValidationResult
-    from torchkiln.bench.report._results_file import save_result
+    from torchkiln.report import EpochRecord, RunResult, ValidationResult
+    from torchkiln.report._results_file import save_result
 
     true = np.arange(8.0)
     result = RunResult(
@@ -998,7 +998,7 @@ def _results() -> tuple[bytes, bytes]:
 
 
 def _sealed_results(document: Any) -> bytes:
-    from torchkiln.bench.report._results_file import _checksum
+    from torchkiln.report._results_file import _checksum
 
     if isinstance(document, dict):
         document.pop("sha256", None)
@@ -1008,7 +1008,7 @@ def _sealed_results(document: Any) -> bytes:
 
 @_reader
 def results_of_a_run() -> Reader:
-    from torchkiln.bench.report._results_file import load_result
+    from torchkiln.report._results_file import load_result
 
     record, series = _results()
 
@@ -1021,8 +1021,8 @@ def results_of_a_run() -> Reader:
 @_reader
 def series_of_a_run() -> Reader:
     """The checksum is right and the file is none of ours, in place or kept aside."""
-    from torchkiln.bench.report._results_file import load_result
-    from torchkiln.bench.report._series_aside import _aside
+    from torchkiln.report._results_file import load_result
+    from torchkiln.report._series_aside import _aside
 
     record, series = _results()
     turns = itertools.count()

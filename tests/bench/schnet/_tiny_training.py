@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from torchkiln import Options, identity_loss
-from torchkiln.bench.report import MonitorGroup, QuietMonitor, make_monitor
 from torchkiln.bench.schnet._job import CheckpointPlan, TrainingJob
 from torchkiln.bench.schnet._trainer import train
 from torchkiln.datasets import Molecules, make_molecule_set
 from torchkiln.graphs import FixedSizeLoader
+from torchkiln.report import MonitorGroup, QuietMonitor, make_monitor
 
 CAPTURE = Options(backend="capture", show_progress=False)
 SIGNAL_AT = 8  # in the middle of the second epoch

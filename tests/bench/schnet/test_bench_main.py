@@ -12,9 +12,9 @@ import torch
 from _tiny_files import QUICK, write_molecules
 
 from torchkiln import cli
-from torchkiln.bench.report._results_file import save_result
 from torchkiln.bench.schnet import _experiment
 from torchkiln.bench.schnet._main import main
+from torchkiln.report._results_file import save_result
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -6,7 +6,6 @@ import torch
 from _tiny_files import QUICK, write_molecules
 
 from torchkiln import Options
-from torchkiln.bench.report import QuietMonitor
 from torchkiln.bench.schnet._arguments import read_settings
 from torchkiln.bench.schnet._experiment import checkpoint_plan, load_dataset, make_job
 from torchkiln.bench.schnet._program_options import training_options
@@ -16,6 +15,7 @@ from torchkiln.checkpoints import CheckpointStore
 from torchkiln.core import Backend, CheckpointError
 from torchkiln.datasets import Molecules, TargetTransform, directed_edges, molecule_store
 from torchkiln.models import SchNet
+from torchkiln.report import QuietMonitor
 
 SIZES = {
     "hidden_channels": 16,

@@ -9,7 +9,6 @@ import torch
 from _tiny_training import TinyNetwork, TinyRegression, make_dataset, make_job
 
 from torchkiln import Options
-from torchkiln.bench.report import QuietMonitor
 from torchkiln.bench.schnet import _trainer
 from torchkiln.bench.schnet._averaging import WeightAverage
 from torchkiln.bench.schnet._batches import arguments_of, time_dataloader
@@ -18,6 +17,7 @@ from torchkiln.bench.schnet._steps import EagerStep, ProgramStep
 from torchkiln.bench.schnet._trainer import train
 from torchkiln.core import OptionsError
 from torchkiln.graphs import FixedSizeLoader
+from torchkiln.report import QuietMonitor
 
 COMBINED = Options(
     backend="capture", device_iterations=2, gradient_accumulation=2, show_progress=False

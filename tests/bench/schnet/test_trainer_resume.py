@@ -22,11 +22,11 @@ from _tiny_training import (
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
 from torchkiln import CheckpointError, CheckpointStore, Options
-from torchkiln.bench.report import QuietMonitor
 from torchkiln.bench.schnet._job import CheckpointPlan
 from torchkiln.bench.schnet._trainer import train
 from torchkiln.core import OptionsError
 from torchkiln.data import LoaderError
+from torchkiln.report import QuietMonitor
 
 SCRIPT = Path(__file__).with_name("_tiny_training.py")
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,11 +5,11 @@ import pytest
 import torch
 from _tiny_training import CAPTURE, make_dataset, make_job
 
-from torchkiln.bench.report import QuietMonitor
 from torchkiln.bench.schnet._batches import arguments_of
 from torchkiln.bench.schnet._trainer import train
 from torchkiln.graphs import FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
+from torchkiln.report import QuietMonitor
 
 # float32, sums in another order.
 TOLERANCE = 1e-5

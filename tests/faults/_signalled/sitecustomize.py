@@ -22,7 +22,7 @@ PLACES = {
     # In the middle of phases: between molecules, and between the two files of a checkpoint.
     "a molecule": ("torchkiln.datasets.files._builder", "MoleculeBuilder.add"),
     "header of a checkpoint": ("torchkiln.checkpoints._store", "write_sealed"),
-    "report": ("torchkiln.bench.report._plots", "pictures_of"),
+    "report": ("torchkiln.report._plots", "pictures_of"),
 }
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from tqdm.std import tqdm
 
-from torchkiln.bench._memory_verdict import available_bytes, print_memory_report
 from torchkiln.bench.cosmic._data import (
     ShuffledOrder,
     describe_events,
@@ -31,6 +30,7 @@ from torchkiln.core import OptionsError, write_atomic
 from torchkiln.core._threads import on_all_cores
 from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
 from torchkiln.models import SegmentationMetrics
+from torchkiln.report._memory_verdict import available_bytes, print_memory_report
 from torchkiln.runtime import MemoryReport
 
 

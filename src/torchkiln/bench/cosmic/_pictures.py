@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.bench.report._theme import LIGHT, Theme, render
 from torchkiln.core import write_atomic
+from torchkiln.report._theme import LIGHT, Theme, render
 
 if TYPE_CHECKING:
     from torchkiln.bench.cosmic._history import EpochMetrics

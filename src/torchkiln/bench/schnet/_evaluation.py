@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchkiln.bench.report import ValidationResult
 from torchkiln.bench.schnet._batches import arguments_of, count_real, peek
 from torchkiln.bench.schnet._filter_tables import BakedRegression, tabulated
 from torchkiln.core import Backend, Options, OutputMode
@@ -19,6 +18,7 @@ from torchkiln.datasets import MoleculeSet
 from torchkiln.datasets.molecules._targets import element_baseline
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression
+from torchkiln.report import ValidationResult
 from torchkiln.runtime import Program, inference_model
 
 

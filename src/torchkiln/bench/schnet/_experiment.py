@@ -14,16 +14,6 @@ from typing import Any
 import torch
 
 import torchkiln
-from torchkiln.bench.report import (
-    MonitorGroup,
-    QuietMonitor,
-    RunResult,
-    make_monitor,
-    print_record,
-    print_summary,
-    write_report,
-)
-from torchkiln.bench.report._write import PAGE_NAME
 from torchkiln.bench.schnet._batches import LoaderTiming, time_dataloader
 from torchkiln.bench.schnet._job import CheckpointPlan, TrainingJob
 from torchkiln.bench.schnet._loaders import batch_spec, make_loader
@@ -38,6 +28,16 @@ from torchkiln.core._threads import usable_cores
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
+from torchkiln.report import (
+    MonitorGroup,
+    QuietMonitor,
+    RunResult,
+    make_monitor,
+    print_record,
+    print_summary,
+    write_report,
+)
+from torchkiln.report._write import PAGE_NAME
 
 
 def run_experiment(settings: Settings, clock: StartupClock | None = None) -> RunResult:

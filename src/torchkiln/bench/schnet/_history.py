@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchkiln.bench.report import EpochRecord
+from torchkiln.report import EpochRecord
 
 
 @dataclass(slots=True)

@@ -11,14 +11,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from torchkiln.bench.report import (
-    EpochRecord,
-    QuietMonitor,
-    RunMonitor,
-    RunResult,
-    ValidationResult,
-)
-from torchkiln.bench.report._record import Status
 from torchkiln.bench.schnet._averaging import WeightAverage
 from torchkiln.bench.schnet._batches import (
     EpochBatches,
@@ -39,6 +31,14 @@ from torchkiln.bench.schnet._steps import EagerStep, ProgramStep, TrainingStep
 from torchkiln.checkpoints import find_non_finite
 from torchkiln.core import CheckpointError
 from torchkiln.graphs import FixedSizeLoader
+from torchkiln.report import (
+    EpochRecord,
+    QuietMonitor,
+    RunMonitor,
+    RunResult,
+    ValidationResult,
+)
+from torchkiln.report._record import Status
 
 _MAX_NAMED = 20
 

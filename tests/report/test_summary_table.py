@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from _sample_runs import sample_run
 
-from torchkiln.bench.report import (
+from torchkiln.report import (
     EpochRecord,
     RunResult,
     ValidationResult,
     print_record,
     print_summary,
 )
-from torchkiln.bench.report._units import format_error, format_seconds, significant
+from torchkiln.report._units import format_error, format_seconds, significant
 
 
 def table(result: RunResult) -> str:

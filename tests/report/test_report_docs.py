@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from torchkiln.bench.report._plots import PICTURE_NAMES
-from torchkiln.bench.report._results_file import RESULTS_NAME, SERIES_NAME
-from torchkiln.bench.report._write import PAGE_NAME
+from torchkiln.report._plots import PICTURE_NAMES
+from torchkiln.report._results_file import RESULTS_NAME, SERIES_NAME
+from torchkiln.report._write import PAGE_NAME
 
-PAGE = Path(__file__).parents[3] / "docs" / "report.md"
+PAGE = Path(__file__).parents[2] / "docs" / "report.md"
 
 
 def test_the_example_runs(capsys, tmp_path, monkeypatch):

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from _sample_runs import sample_run
 
-from torchkiln.bench.report import (
+from torchkiln.report import (
     EpochRecord,
     RunResult,
     ValidationResult,
     _theme,
     write_report,
 )
-from torchkiln.bench.report._plots import pictures_of
-from torchkiln.bench.report._theme import DARK, LIGHT
-from torchkiln.bench.report._write import PAGE_NAME
+from torchkiln.report._plots import pictures_of
+from torchkiln.report._theme import DARK, LIGHT
+from torchkiln.report._write import PAGE_NAME
 
 VOID = {"meta", "link", "img", "source"}
 REFERENCES = ("src", "href", "srcset", "action", "data")

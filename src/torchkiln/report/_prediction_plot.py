@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torchkiln.bench.report._record import RunResult, ValidationResult
-from torchkiln.bench.report._theme import Theme
-from torchkiln.bench.report._units import error_scale, format_short_error
+from torchkiln.report._record import RunResult, ValidationResult
+from torchkiln.report._theme import Theme
+from torchkiln.report._units import error_scale, format_short_error
 
 # From here on single points would cover each other, and a density tells more.
 _MANY_POINTS = 3000

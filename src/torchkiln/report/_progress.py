@@ -6,10 +6,10 @@ from typing import Any, TextIO
 
 from tqdm.std import tqdm
 
-from torchkiln.bench.report._lines import describe_epoch
-from torchkiln.bench.report._monitor import QuietMonitor
-from torchkiln.bench.report._record import EpochRecord
-from torchkiln.bench.report._units import format_loss, format_rate
+from torchkiln.report._lines import describe_epoch
+from torchkiln.report._monitor import QuietMonitor
+from torchkiln.report._record import EpochRecord
+from torchkiln.report._units import format_loss, format_rate
 
 # How much of a running average the newest call is; single losses jump too much to be read.
 _SMOOTHING = 0.1

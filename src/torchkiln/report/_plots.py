@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torchkiln.bench.report._loss_plot import draw_loss
-from torchkiln.bench.report._prediction_plot import draw_predictions
-from torchkiln.bench.report._record import RunResult
-from torchkiln.bench.report._rows import judged_split
-from torchkiln.bench.report._theme import Theme, render
-from torchkiln.bench.report._throughput_plot import draw_throughput
-from torchkiln.bench.report._units import format_error, format_loss, format_rate
+from torchkiln.report._loss_plot import draw_loss
+from torchkiln.report._prediction_plot import draw_predictions
+from torchkiln.report._record import RunResult
+from torchkiln.report._rows import judged_split
+from torchkiln.report._theme import Theme, render
+from torchkiln.report._throughput_plot import draw_throughput
+from torchkiln.report._units import format_error, format_loss, format_rate
 
 PICTURE_NAMES = ("loss", "predictions", "throughput")
 

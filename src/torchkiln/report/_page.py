@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torchkiln
-from torchkiln.bench.report._plots import Picture, pictures_of
-from torchkiln.bench.report._record import EpochRecord, RunResult
-from torchkiln.bench.report._results_file import RESULTS_NAME, to_plain
-from torchkiln.bench.report._rows import Row, judged_split, summary_groups
-from torchkiln.bench.report._theme import DARK, LIGHT
-from torchkiln.bench.report._units import (
+from torchkiln.report._plots import Picture, pictures_of
+from torchkiln.report._record import EpochRecord, RunResult
+from torchkiln.report._results_file import RESULTS_NAME, to_plain
+from torchkiln.report._rows import Row, judged_split, summary_groups
+from torchkiln.report._theme import DARK, LIGHT
+from torchkiln.report._units import (
     error_scale,
     format_error,
     format_loss,
@@ -46,7 +46,7 @@ def render_page(result: RunResult, light: Mapping[str, bytes] | None = None) -> 
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("torchkiln.bench.report"),
+        loader=jinja2.PackageLoader("torchkiln.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )

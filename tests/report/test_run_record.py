@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from _sample_runs import sample_run
 
-from torchkiln.bench.report import EpochRecord, RunResult, ValidationResult
+from torchkiln.report import EpochRecord, RunResult, ValidationResult
 
 
 def epoch(number: int, rate: float) -> EpochRecord:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchkiln.bench.report import EpochRecord, _progress, make_monitor
-from torchkiln.bench.report._lines import LinesMonitor
+from torchkiln.report import EpochRecord, _progress, make_monitor
+from torchkiln.report._lines import LinesMonitor
 
 CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 EPOCH = EpochRecord(0, 0.25, 4.0, 8000, 2000.0, 1e-3, 0.0123, 0.3)

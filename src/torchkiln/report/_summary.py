@@ -6,9 +6,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from torchkiln.bench.report._record import RunResult
-from torchkiln.bench.report._results_file import to_record
-from torchkiln.bench.report._rows import summary_groups
+from torchkiln.report._record import RunResult
+from torchkiln.report._results_file import to_record
+from torchkiln.report._rows import summary_groups
 
 if TYPE_CHECKING:
     from rich.console import Console

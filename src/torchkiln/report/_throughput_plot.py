@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchkiln.bench.report._record import RunResult
-from torchkiln.bench.report._theme import Theme
-from torchkiln.bench.report._units import format_rate
+from torchkiln.report._record import RunResult
+from torchkiln.report._theme import Theme
+from torchkiln.report._units import format_rate
 
 # More bars than this would be thinner than their gaps.
 _MAX_BARS = 60

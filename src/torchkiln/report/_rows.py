@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchkiln.bench.report._record import RunResult, ValidationResult
-from torchkiln.bench.report._units import (
+from torchkiln.report._record import RunResult, ValidationResult
+from torchkiln.report._units import (
     format_error,
     format_loss,
     format_rate,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torchkiln.bench.report._record import RunResult
-from torchkiln.bench.report._theme import Theme
-from torchkiln.bench.report._units import error_scale, format_short_error
+from torchkiln.report._record import RunResult
+from torchkiln.report._theme import Theme
+from torchkiln.report._units import error_scale, format_short_error
 
 Array = npt.NDArray[np.float64]
 # More points than this cannot be told apart in a picture.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from _sample_runs import sample_run
 
-from torchkiln.bench.report import make_monitor
 from torchkiln.core import OptionsError
+from torchkiln.report import make_monitor
 
 # The run file is a log in LevelDB's format behind a header of 7 bytes.
 HEADER, BLOCK, PREFIX = 7, 32 * 1024, 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchkiln.bench.report import EpochRecord, RunResult, ValidationResult
+from torchkiln.report import EpochRecord, RunResult, ValidationResult
 
 
 def sample_run(

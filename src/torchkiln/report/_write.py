@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchkiln.bench.report._page import render_page
-from torchkiln.bench.report._plots import PICTURE_NAMES, pictures_of
-from torchkiln.bench.report._record import RunResult
-from torchkiln.bench.report._results_file import save_result
-from torchkiln.bench.report._theme import LIGHT
 from torchkiln.core import WriteError, write_atomic
+from torchkiln.report._page import render_page
+from torchkiln.report._plots import PICTURE_NAMES, pictures_of
+from torchkiln.report._record import RunResult
+from torchkiln.report._results_file import save_result
+from torchkiln.report._theme import LIGHT
 
 PAGE_NAME = "report.html"
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 from _sample_runs import sample_run
 
-from torchkiln.bench.report import make_monitor
 from torchkiln.core import OptionsError
+from torchkiln.report import make_monitor
 
 
 def test_event_files_hold_losses_epochs_and_result(tmp_path):

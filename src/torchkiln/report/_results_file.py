@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torchkiln.bench.report._record import EpochRecord, RunResult, ValidationResult
-from torchkiln.bench.report._series_aside import kept_aside, read_aside
 from torchkiln.core import StoreError, parse_json, read_npz, write_atomic
+from torchkiln.report._record import EpochRecord, RunResult, ValidationResult
+from torchkiln.report._series_aside import kept_aside, read_aside
 
 VERSION = 2
 _WITHOUT_CHECKSUM = 1  # the version whose JSON has none; its series have

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torchkiln.bench.report._monitor import QuietMonitor, UpdateCounter
-from torchkiln.bench.report._record import EpochRecord, RunResult
 from torchkiln.core import OptionsError
+from torchkiln.report._monitor import QuietMonitor, UpdateCounter
+from torchkiln.report._record import EpochRecord, RunResult
 
 
 class WandbMonitor(QuietMonitor):

@@ -7,9 +7,9 @@ import pytest
 from _sample_runs import sample_run
 from matplotlib.figure import Figure
 
-from torchkiln.bench.report import RunResult
-from torchkiln.bench.report._loss_plot import _MAX_POINTS, _smoothed, draw_loss
-from torchkiln.bench.report._theme import LIGHT
+from torchkiln.report import RunResult
+from torchkiln.report._loss_plot import _MAX_POINTS, _smoothed, draw_loss
+from torchkiln.report._theme import LIGHT
 
 
 def panels(result: RunResult) -> list:

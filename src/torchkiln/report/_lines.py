@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from torchkiln.bench.report._monitor import QuietMonitor
-from torchkiln.bench.report._record import EpochRecord
-from torchkiln.bench.report._units import (
+from torchkiln.report._monitor import QuietMonitor
+from torchkiln.report._record import EpochRecord
+from torchkiln.report._units import (
     format_loss,
     format_rate,
     format_seconds,

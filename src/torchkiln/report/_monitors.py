@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from torchkiln.bench.report._lines import LinesMonitor
-from torchkiln.bench.report._monitor import MonitorGroup, RunMonitor
-from torchkiln.bench.report._progress import BarsMonitor
-from torchkiln.bench.report._results_file import to_plain
+from torchkiln.report._lines import LinesMonitor
+from torchkiln.report._monitor import MonitorGroup, RunMonitor
+from torchkiln.report._progress import BarsMonitor
+from torchkiln.report._results_file import to_plain
 
 Progress = Literal["auto", "bars", "lines", "none"]
 
@@ -52,7 +52,7 @@ def make_monitor(
     elif progress == "lines":
         monitors.append(LinesMonitor(stream, unit=unit))
     if use_wandb:
-        from torchkiln.bench.report._wandb import WandbMonitor
+        from torchkiln.report._wandb import WandbMonitor
 
         monitors.append(
             WandbMonitor(
@@ -63,7 +63,7 @@ def make_monitor(
             )
         )
     if use_tensorboard:
-        from torchkiln.bench.report._tensorboard import TensorboardMonitor
+        from torchkiln.report._tensorboard import TensorboardMonitor
 
         events = directory / "tensorboard"
         monitors.append(TensorboardMonitor(events / run_name if run_name else events))

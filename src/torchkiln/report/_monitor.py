@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from torchkiln.bench.report._record import EpochRecord, RunResult
 from torchkiln.core import warn_user
+from torchkiln.report._record import EpochRecord, RunResult
 
 
 class RunMonitor(Protocol):

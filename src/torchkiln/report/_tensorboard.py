@@ -7,9 +7,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from torchkiln.bench.report._monitor import QuietMonitor, UpdateCounter
-from torchkiln.bench.report._record import EpochRecord, RunResult
 from torchkiln.core import OptionsError
+from torchkiln.report._monitor import QuietMonitor, UpdateCounter
+from torchkiln.report._record import EpochRecord, RunResult
 
 
 class TensorboardMonitor(QuietMonitor):

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from _sample_runs import sample_run
 
-from torchkiln.bench.report import EpochRecord, RunResult, load_result
-from torchkiln.bench.report._results_file import _checksum, save_result, to_plain, to_record
 from torchkiln.core import StoreError
+from torchkiln.report import EpochRecord, RunResult, load_result
+from torchkiln.report._results_file import _checksum, save_result, to_plain, to_record
 
 
 def strict(path: Path) -> dict:
@@ -156,7 +156,7 @@ def test_results_of_version_1_are_read(tmp_path):
 def test_results_are_utf8_whatever_the_locale(tmp_path):
     save_result(dataclasses.replace(sample_run(), note="Å"), tmp_path)
     program = (
-        "import sys; from pathlib import Path; from torchkiln.bench.report import load_result; "
+        "import sys; from pathlib import Path; from torchkiln.report import load_result; "
         "assert load_result(Path(sys.argv[1])).note == chr(0xC5)"
     )
     done = subprocess.run(

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from torchkiln.bench.report import EpochRecord, MonitorGroup, QuietMonitor, RunResult
-from torchkiln.bench.report._monitor import UpdateCounter
+from torchkiln.report import EpochRecord, MonitorGroup, QuietMonitor, RunResult
+from torchkiln.report._monitor import UpdateCounter
 
 
 class Recorder(QuietMonitor):
