@@ -24,9 +24,9 @@ NUM_THREADS = pin_threads()
 
 import torch
 
-from torchkiln.bench.cosmic import CompiledDevice, PlainDevice, read_settings
-from torchkiln.bench.cosmic._data import load_training_events
-from torchkiln.bench.cosmic._tagger import TaggerWithLoss, make_tagger
+from torchkiln.apps.cosmic import CompiledDevice, PlainDevice, read_settings
+from torchkiln.apps.cosmic._data import load_training_events
+from torchkiln.apps.cosmic._tagger import TaggerWithLoss, make_tagger
 from torchkiln.core import write_atomic
 
 ROOT = Path(__file__).parents[1]

@@ -65,7 +65,7 @@ def main() -> None:
     import torch
     from _schnet_report import machine
 
-    from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.apps.schnet._trained import load_trained
     from torchkiln.core import write_atomic
 
     # PyG's Gaussians underflow to them. They are below 1e-37: it is for the time, not for errors.

@@ -118,7 +118,7 @@ def test_every_script_can_be_asked_for_help():
     code = (
         "import contextlib, io, runpy, sys\n"
         "sys.path.insert(0, 'benchmarks'); sys.path.insert(0, 'examples/fashion_mnist')\n"
-        "from torchkiln.bench import _threads\n"
+        "from torchkiln.core import _threads\n"
         "_threads.pin_threads = lambda count=None: count or 1\n"  # torch is there after the first
         "for script in sys.argv[1:]:\n"
         "    sys.argv = [script, '--help']\n"

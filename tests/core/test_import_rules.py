@@ -29,9 +29,9 @@ ALLOWED = {
 # Applications on top: they may use everything but each other's callers.
 EVERYTHING = set(ALLOWED)
 ALLOWED["report"] = {"core", "runtime"}
-ALLOWED["bench"] = EVERYTHING | {"report", "__init__"}
-ALLOWED["commands"] = EVERYTHING | {"report", "bench", "__init__"}
-ALLOWED["cli"] = EVERYTHING | {"report", "bench", "commands", "__init__"}
+ALLOWED["apps"] = EVERYTHING | {"report", "__init__"}
+ALLOWED["commands"] = EVERYTHING | {"report", "apps", "__init__"}
+ALLOWED["cli"] = EVERYTHING | {"report", "apps", "commands", "__init__"}
 
 
 def part_of(path: Path) -> str:

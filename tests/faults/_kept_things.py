@@ -82,7 +82,7 @@ def newest_of_two_checkpoints(folder: Path) -> Kept:
 
 @_kept_thing
 def trained_model(folder: Path) -> Kept:
-    from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.apps.schnet._trained import load_trained
     from torchkiln.checkpoints import CheckpointStore
     from torchkiln.datasets import TargetTransform
     from torchkiln.models import SchNet

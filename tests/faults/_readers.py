@@ -683,8 +683,8 @@ def _config(
 
 @_reader
 def config_of_schnet() -> Reader:
-    from torchkiln.bench.schnet._arguments import read_settings
-    from torchkiln.bench.schnet._config_file import short_names, types_by_key
+    from torchkiln.apps.schnet._arguments import read_settings
+    from torchkiln.apps.schnet._config_file import short_names, types_by_key
 
     names = [*types_by_key(), *short_names(), "bench", "dataset_factory", "model"]
     short = (
@@ -695,7 +695,7 @@ def config_of_schnet() -> Reader:
 
 @_reader
 def config_of_cosmic_tagger() -> Reader:
-    from torchkiln.bench.cosmic import _arguments
+    from torchkiln.apps.cosmic import _arguments
 
     make_parser = functools.cache(_arguments.make_parser)  # which takes most of the time
 
@@ -840,7 +840,7 @@ def tensors_of_a_checkpoint() -> Reader:
 def facts_of_a_trained_model() -> Reader:
     import tempfile
 
-    from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.apps.schnet._trained import load_trained
     from torchkiln.checkpoints import CheckpointStore
     from torchkiln.datasets import TargetTransform
     from torchkiln.models import SchNet
@@ -1062,12 +1062,12 @@ def facts_of_a_resumed_training() -> Reader:
     import sys
     import tempfile
 
-    sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "schnet"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "apps" / "schnet"))
     from _tiny_training import make_dataset, make_job
 
-    from torchkiln.bench.schnet._batches import LiveBatches
-    from torchkiln.bench.schnet._saving import RunSaver
-    from torchkiln.bench.schnet._trainer import train
+    from torchkiln.apps.schnet._batches import LiveBatches
+    from torchkiln.apps.schnet._saving import RunSaver
+    from torchkiln.apps.schnet._trainer import train
 
     settings = {"dataset": make_dataset(), "gamma": 0.9, "num_epochs": 1}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,1 @@
+"""Time per training step of small models, with plain PyTorch and with Torchkiln."""
