@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchkiln.report import EpochRecord, RunResult, ValidationResult
+from torchkiln.report import EpochRecord, RunResult, StepRecord, ValidationResult
+
+
+def step_record(
+    epoch: int, step: int, steps_in_epoch: int, loss: float, samples: int, seconds: float
+) -> StepRecord:
+    return StepRecord(
+        epoch=epoch,
+        step=step,
+        steps_in_epoch=steps_in_epoch,
+        loss=loss,
+        samples=samples,
+        seconds=seconds,
+    )
 
 
 def sample_run(
@@ -50,4 +63,5 @@ def sample_run(
         steps=[(step, float(loss)) for step, loss in enumerate(curve)],
         validation=validation,
         test=test,
+        counted="molecules",
     )

@@ -30,7 +30,7 @@ def test_steps_lie_where_their_epochs_are():
 
 def test_an_interrupted_epoch_takes_less_room():
     whole = sample_run(num_epochs=2, steps_per_epoch=10)
-    half = dataclasses.replace(whole.epochs[1], molecules=whole.epochs[1].molecules // 2)
+    half = dataclasses.replace(whole.epochs[1], samples=whole.epochs[1].samples // 2)
     result = dataclasses.replace(whole, epochs=[whole.epochs[0], half], steps=whole.steps[:15])
     assert curve(panels(result)[0], "single steps").get_xdata()[-1] == pytest.approx(1.5)
 

@@ -9,6 +9,7 @@ import termios
 from collections.abc import Iterator
 
 import pytest
+from _sample_runs import step_record
 
 from torchkiln.report import EpochRecord, _progress, make_monitor
 from torchkiln.report._lines import LinesMonitor
@@ -66,19 +67,19 @@ def run(monitor, *, epochs: int = 2, steps: int = 5) -> None:
     monitor.start(epochs, 0)
     for epoch in range(epochs):
         for step in range(steps):
-            monitor.step(epoch, step, steps, 0.5, 100, 0.05)
+            monitor.step(step_record(epoch, step, steps, 0.5, 100, 0.05))
         monitor.epoch(EpochRecord(epoch, 0.25, 4.0, 8000, 2000.0, 1e-3, 0.0123, 0.3))
 
 
 def test_lines_come_for_the_first_step_every_ten_seconds_and_each_epoch():
     stream, clock = io.StringIO(), Clock()
-    monitor = LinesMonitor(stream, unit="eV", clock=clock)
+    monitor = LinesMonitor(stream, unit="eV", counted="molecules", clock=clock)
     monitor.start(2, 0)
     for step in range(25):
-        monitor.step(0, step, 25, 0.5, 100, 1.0)
+        monitor.step(step_record(0, step, 25, 0.5, 100, 1.0))
         clock.now += 1.0
     monitor.epoch(EPOCH)
-    monitor.step(1, 0, 25, 0.2, 100, 1.0)
+    monitor.step(step_record(1, 0, 25, 0.2, 100, 1.0))
     lines = stream.getvalue().splitlines()
     assert [line.split("  ")[1] for line in lines[:3]] == ["step 1/25", "step 11/25", "step 21/25"]
     assert lines[1] == "epoch 1/2  step 11/25  loss 0.5  100.0 molecules/s"
@@ -102,7 +103,7 @@ def test_a_pipe_gets_lines_without_control_characters(tmp_path):
 def test_a_terminal_gets_bars_and_a_line_for_each_epoch(tmp_path, wide, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(_progress, "_REDRAW_S", 0)
-    monitor = make_monitor(tmp_path, unit="eV", stream=wide.stream)
+    monitor = make_monitor(tmp_path, unit="eV", counted="molecules", stream=wide.stream)
     run(monitor)
     monitor.close()
     shown = wide.read()
@@ -117,7 +118,7 @@ def test_closing_wipes_the_bars_and_can_be_repeated(tmp_path, wide, monkeypatch)
     monkeypatch.setenv("TERM", "xterm")
     monitor = make_monitor(tmp_path, stream=wide.stream)
     monitor.start(2, 0)
-    monitor.step(0, 0, 5, 0.5, 100, 0.05)
+    monitor.step(step_record(0, 0, 5, 0.5, 100, 0.05))
     monitor.close()
     monitor.close()
     last = CONTROL.sub("", wide.read()).rsplit("\r", 2)
@@ -130,7 +131,7 @@ def test_bars_never_wrap_in_a_narrow_terminal(tmp_path, narrow, monkeypatch):
     monitor = make_monitor(tmp_path, stream=narrow.stream)
     monitor.start(2, 0)
     for step in range(5):
-        monitor.step(0, step, 5, 0.123456, 100, 0.05)
+        monitor.step(step_record(0, step, 5, 0.123456, 100, 0.05))
     monitor.close()
     drawn = re.split(r"[\r\n]", CONTROL.sub("", narrow.read()))
     assert any(line.startswith("Epoch 1 ") for line in drawn)
@@ -141,7 +142,7 @@ def test_a_resumed_run_goes_on_in_the_middle(tmp_path, wide, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monitor = make_monitor(tmp_path, stream=wide.stream)
     monitor.start(9, 4)
-    monitor.step(4, 3, 8, 0.5, 100, 0.05)
+    monitor.step(step_record(4, 3, 8, 0.5, 100, 0.05))
     monitor.close()
     shown = wide.read()
     assert "Training 4/9 epochs" in shown

@@ -34,19 +34,19 @@ def test_an_empty_split_has_no_error():
 def test_the_first_epoch_is_not_in_the_median():
     epochs = [epoch(0, 10.0), epoch(1, 100.0), epoch(2, 120.0), epoch(3, 110.0)]
     result = RunResult(status="finished", epochs=epochs)
-    assert result.molecules_per_s == 110.0
-    assert result.best_molecules_per_s == 120.0
+    assert result.samples_per_s == 110.0
+    assert result.best_samples_per_s == 120.0
     assert result.epoch_seconds == pytest.approx(1000 / 110)
 
 
 def test_a_single_epoch_is_all_there_is():
-    assert RunResult(status="finished", epochs=[epoch(0, 10.0)]).molecules_per_s == 10.0
+    assert RunResult(status="finished", epochs=[epoch(0, 10.0)]).samples_per_s == 10.0
 
 
 def test_a_run_without_epochs_has_no_rate():
     result = RunResult(status="failed")
-    assert result.molecules_per_s is None
-    assert result.best_molecules_per_s is None
+    assert result.samples_per_s is None
+    assert result.best_samples_per_s is None
     assert result.epoch_seconds is None
 
 

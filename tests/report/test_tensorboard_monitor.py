@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from _sample_runs import sample_run
+from _sample_runs import sample_run, step_record
 
 from torchkiln.core import OptionsError
 from torchkiln.report import make_monitor
@@ -17,7 +17,7 @@ def test_event_files_hold_losses_epochs_and_result(tmp_path):
     monitor = make_monitor(tmp_path, progress="none", use_tensorboard=True, run_name="first")
     monitor.start(2, 0)
     for number, (_, loss) in enumerate(result.steps):
-        monitor.step(number // 3, number % 3, 3, loss, 100, 0.5)
+        monitor.step(step_record(number // 3, number % 3, 3, loss, 100, 0.5))
     for record in result.epochs:
         monitor.epoch(record)
     monitor.result(result)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from _sample_runs import sample_run
+from _sample_runs import sample_run, step_record
 
 from torchkiln.core import OptionsError
 from torchkiln.report import make_monitor
@@ -60,10 +60,11 @@ def test_offline_run_holds_losses_epochs_settings_and_result(offline, tmp_path, 
         project="kiln-tests",
         run_name="first",
         settings=result.settings,
+        counted="molecules",
     )
     monitor.start(2, 0)
     for number, (_, loss) in enumerate(result.steps):
-        monitor.step(number // 3, number % 3, 3, loss, 100, 0.5)
+        monitor.step(step_record(number // 3, number % 3, 3, loss, 100, 0.5))
         if number % 3 == 2:
             monitor.epoch(result.epochs[number // 3])
     monitor.result(result)
@@ -101,7 +102,7 @@ def test_no_key_costs_the_log_and_not_the_training(offline, monkeypatch, tmp_pat
     monitor = make_monitor(tmp_path, progress="none", use_wandb=True)
     with pytest.warns(UserWarning, match=r"WandbMonitor failed .*WANDB_MODE=offline"):
         monitor.start(1, 0)
-    monitor.step(0, 0, 1, 0.5, 10, 1.0)
+    monitor.step(step_record(0, 0, 1, 0.5, 10, 1.0))
     assert monitor.monitors == ()
 
 

@@ -2,7 +2,7 @@
 
 from torchkiln.report._monitor import MonitorGroup, QuietMonitor, RunMonitor
 from torchkiln.report._monitors import make_monitor
-from torchkiln.report._record import EpochRecord, RunResult, ValidationResult
+from torchkiln.report._record import EpochRecord, RunResult, StepRecord, ValidationResult
 from torchkiln.report._results_file import load_result, to_record
 from torchkiln.report._summary import print_record, print_summary
 from torchkiln.report._write import write_report
@@ -11,6 +11,7 @@ __all__ = [
     # what happened
     "EpochRecord",
     "RunResult",
+    "StepRecord",
     "ValidationResult",
     # while it runs
     "MonitorGroup",

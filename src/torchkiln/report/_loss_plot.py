@@ -71,12 +71,34 @@ def _draw_steps(panel: Any, theme: Theme, result: RunResult) -> None:
         label="mean of an epoch",
     )
     shown = [*losses.tolist(), *(epoch.loss for epoch in known)]
+    shown += _draw_validation_losses(panel, theme, result, logarithmic)
     if shown and logarithmic:
         _log_scale(panel, shown)
     panel.set_title("Training loss")
-    panel.set_ylabel("loss (transformed target)")
+    panel.set_ylabel("loss (transformed target)" if "target" in result.dataset else "loss")
     if shown or len(broken):
         panel.legend(loc="upper right")
+
+
+def _draw_validation_losses(
+    panel: Any, theme: Theme, result: RunResult, logarithmic: bool
+) -> list[float]:
+    """Draw them beside the losses of training, unless errors have a panel; return those shown."""
+    if any(epoch.validation_mae is not None for epoch in result.epochs):
+        return []
+    points = [
+        (epoch.epoch + 1, epoch.validation_loss)
+        for epoch in result.epochs
+        if epoch.validation_loss is not None
+        and math.isfinite(epoch.validation_loss)
+        and (epoch.validation_loss > 0 or not logarithmic)
+    ]
+    if points:
+        numbers, losses = zip(*points, strict=True)
+        panel.plot(
+            numbers, losses, color=theme.third, marker="o", markersize=4.5, label="validation"
+        )
+    return [loss for _, loss in points]
 
 
 def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
@@ -117,14 +139,14 @@ def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
 def _step_curve(result: RunResult) -> tuple[Array, Array]:
     """Return where on the axis of epochs each step lies, and its loss.
 
-    An interrupted epoch takes as much room as it has molecules.
+    An interrupted epoch takes as much room as it has samples.
     """
     steps = np.array([step for step, _ in result.steps], np.float64)
     losses = np.array([loss for _, loss in result.steps], np.float64)
     if not len(steps):
         return steps, losses
-    molecules = [epoch.molecules for epoch in result.epochs]
-    num_epochs = sum(molecules) / max(molecules) if any(molecules) else 1.0
+    samples = [epoch.samples for epoch in result.epochs]
+    num_epochs = sum(samples) / max(samples) if any(samples) else 1.0
     first = result.epochs[0].epoch if result.epochs else 0
     positions = first + num_epochs * (steps - steps[0] + 1) / (steps[-1] - steps[0] + 1)
     return positions, losses

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from torchkiln.core import warn_user
-from torchkiln.report._record import EpochRecord, RunResult
+from torchkiln.report._record import EpochRecord, RunResult, StepRecord
 
 
 class RunMonitor(Protocol):
@@ -19,25 +19,8 @@ class RunMonitor(Protocol):
     def start(self, total_epochs: int, first_epoch: int) -> None:
         """Training is about to begin and will end before epoch `total_epochs`."""
 
-    def step(
-        self,
-        epoch: int,
-        step: int,
-        steps_in_epoch: int,
-        loss: float,
-        molecules: int,
-        seconds: float,
-    ) -> None:
-        """Take note of one call of the program.
-
-        Args:
-            epoch: The running one.
-            step: Number of the call within the epoch.
-            steps_in_epoch: How many calls the epoch has.
-            loss: Mean over the real molecules of the call.
-            molecules: Real ones of this call.
-            seconds: What this call took, waiting for its batch included.
-        """
+    def step(self, record: StepRecord) -> None:
+        """Take note of one call of the training step."""
 
     def epoch(self, record: EpochRecord) -> None:
         """Take note of an epoch that is done and, if asked for, validated."""
@@ -58,15 +41,7 @@ class QuietMonitor:
     def start(self, total_epochs: int, first_epoch: int) -> None:
         pass
 
-    def step(
-        self,
-        epoch: int,
-        step: int,
-        steps_in_epoch: int,
-        loss: float,
-        molecules: int,
-        seconds: float,
-    ) -> None:
+    def step(self, record: StepRecord) -> None:
         pass
 
     def epoch(self, record: EpochRecord) -> None:
@@ -92,10 +67,12 @@ class UpdateCounter:
     def __init__(self) -> None:
         self.number: int | None = None
 
-    def count(self, epoch: int, step: int, steps_in_epoch: int) -> int:
-        """Return the number of the call that is `step` of `epoch`; to be called for each once."""
-        started = self.number
-        self.number = epoch * steps_in_epoch + step if started is None else started + 1
+    def count(self, record: StepRecord) -> int:
+        """Return the number of this call; to be called for each once."""
+        if self.number is None:
+            self.number = record.epoch * record.steps_in_epoch + record.step
+        else:
+            self.number += 1
         return self.number
 
 
@@ -116,18 +93,8 @@ class MonitorGroup:
     def start(self, total_epochs: int, first_epoch: int) -> None:
         self._tell(lambda monitor: monitor.start(total_epochs, first_epoch))
 
-    def step(
-        self,
-        epoch: int,
-        step: int,
-        steps_in_epoch: int,
-        loss: float,
-        molecules: int,
-        seconds: float,
-    ) -> None:
-        self._tell(
-            lambda monitor: monitor.step(epoch, step, steps_in_epoch, loss, molecules, seconds)
-        )
+    def step(self, record: StepRecord) -> None:
+        self._tell(lambda monitor: monitor.step(record))
 
     def epoch(self, record: EpochRecord) -> None:
         self._tell(lambda monitor: monitor.epoch(record))

@@ -19,6 +19,7 @@ def make_monitor(
     directory: Path,
     *,
     unit: str = "",
+    counted: str = "samples",
     progress: Progress = "auto",
     stream: TextIO | None = None,
     use_wandb: bool = False,
@@ -32,6 +33,7 @@ def make_monitor(
     Args:
         directory: Where logging services keep their files (`wandb/`, `tensorboard/`).
         unit: Of the target, for errors that are shown.
+        counted: What a sample is, in the plural: "molecules", "images".
         progress: "auto" draws bars on a terminal and writes lines to anything else.
         stream: Where progress goes; standard error by default, as results go to standard output.
         use_wandb: Log to Weights & Biases.
@@ -48,9 +50,9 @@ def make_monitor(
         progress = "bars" if _is_terminal(stream) else "lines"
     monitors: list[RunMonitor] = []
     if progress == "bars":
-        monitors.append(BarsMonitor(stream, unit=unit))
+        monitors.append(BarsMonitor(stream, unit=unit, counted=counted))
     elif progress == "lines":
-        monitors.append(LinesMonitor(stream, unit=unit))
+        monitors.append(LinesMonitor(stream, unit=unit, counted=counted))
     if use_wandb:
         from torchkiln.report._wandb import WandbMonitor
 
@@ -60,13 +62,16 @@ def make_monitor(
                 run_name=run_name,
                 settings=to_plain(settings or {}),
                 directory=directory,
+                counted=counted,
             )
         )
     if use_tensorboard:
         from torchkiln.report._tensorboard import TensorboardMonitor
 
         events = directory / "tensorboard"
-        monitors.append(TensorboardMonitor(events / run_name if run_name else events))
+        monitors.append(
+            TensorboardMonitor(events / run_name if run_name else events, counted=counted)
+        )
     return MonitorGroup(monitors)
 
 

@@ -81,7 +81,7 @@ def _subtitle(result: RunResult) -> str:
         parts.append(f"{result.model.get('name', 'SchNet')}{count}")
     train = (result.dataset.get("sizes") or {}).get("train")
     if isinstance(train, int):
-        parts.append(f"trained on {train:,} molecules")
+        parts.append(f"trained on {train:,} {result.counted}")
     if result.epochs:
         parts.append(f"{len(result.epochs)} epochs")
     return ", ".join(parts)
@@ -89,10 +89,9 @@ def _subtitle(result: RunResult) -> str:
 
 def _tiles(result: RunResult) -> list[Tile]:
     tiles = []
-    if result.molecules_per_s is not None:
-        tiles.append(
-            Tile("Throughput", significant(result.molecules_per_s, 4), "molecules/s (median)")
-        )
+    if result.samples_per_s is not None:
+        rate = significant(result.samples_per_s, 4)
+        tiles.append(Tile("Throughput", rate, f"{result.counted}/s (median)"))
     split = judged_split(result)
     if split is not None:
         name = "Validation" if split is result.validation else "Test"
@@ -131,7 +130,10 @@ def _epoch_table(result: RunResult) -> tuple[list[str], list[list[str]]]:
     columns = ["epoch", "loss"]
     if validated:
         columns.append(f"validation MAE ({scale.unit})" if scale.unit else "validation MAE")
-    columns += ["learning rate", "molecules/s", "time"]
+    has_losses = not validated and any(e.validation_loss is not None for e in result.epochs)
+    if has_losses:
+        columns.append("validation loss")
+    columns += ["learning rate", f"{result.counted}/s", "time"]
 
     def cells(epoch: EpochRecord) -> list[str]:
         error = epoch.validation_mae
@@ -140,12 +142,17 @@ def _epoch_table(result: RunResult) -> tuple[list[str], list[list[str]]]:
             str(epoch.epoch + 1),
             format_loss(epoch.loss),
             *([shown] if validated else []),
+            *([_loss_or_nothing(epoch.validation_loss)] if has_losses else []),
             f"{epoch.learning_rate:.3g}",
-            significant(epoch.molecules_per_s, 4),
+            significant(epoch.samples_per_s, 4),
             format_seconds(epoch.seconds),
         ]
 
     return columns, [cells(epoch) for epoch in result.epochs]
+
+
+def _loss_or_nothing(loss: float | None) -> str:
+    return "" if loss is None else format_loss(loss)
 
 
 def _details(result: RunResult) -> dict[str, list[Row]]:

@@ -61,8 +61,8 @@ def pictures_of(result: RunResult) -> list[Picture]:
             Picture(
                 "predictions",
                 "Predictions",
-                f"Predicted against true values of {len(split.true):,} molecules of the {name} "
-                f"split, and the distribution of the errors: mean absolute error "
+                f"Predicted against true values of {len(split.true):,} {result.counted} of the "
+                f"{name} split, and the distribution of the errors: mean absolute error "
                 f"{format_error(split.mae, result.unit)}.",
                 (9.5, 4.2),
                 partial(draw_predictions, result=result, name=name, split=split),
@@ -73,8 +73,8 @@ def pictures_of(result: RunResult) -> list[Picture]:
             Picture(
                 "throughput",
                 "Throughput",
-                f"Molecules per second in each of {len(result.epochs)} epochs; "
-                f"median {format_rate(result.molecules_per_s or math.nan)}.",
+                f"{result.counted.capitalize()} per second in each of {len(result.epochs)} epochs; "
+                f"median {format_rate(result.samples_per_s or math.nan, result.counted)}.",
                 (9.5, 3.4),
                 partial(draw_throughput, result=result),
             )

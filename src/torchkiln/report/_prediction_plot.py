@@ -56,7 +56,7 @@ def _draw_agreement(
             zorder=2,
         )
         bar = panel.figure.colorbar(cells, ax=panel, shrink=0.72, pad=0.02, aspect=28)
-        bar.set_label("molecules in a cell")
+        bar.set_label(f"{result.counted} in a cell")
         bar.outline.set_visible(False)
         bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         bar.ax.minorticks_off()
@@ -64,7 +64,7 @@ def _draw_agreement(
         panel.scatter(true, predicted, s=13, color=theme.main, alpha=0.55, linewidths=0, zorder=2)
     panel.plot(limits, limits, color=theme.second, linewidth=1.2, label="identity", zorder=3)
     panel.set(xlim=limits, ylim=limits, aspect="equal")
-    panel.set_title(f"{len(true):,} molecules of the {name} split")
+    panel.set_title(f"{len(true):,} {result.counted} of the {name} split")
     panel.set_xlabel(f"true {target}{suffix}")
     panel.set_ylabel(f"predicted {target}{suffix}")
     for axis in (panel.xaxis, panel.yaxis):
@@ -125,7 +125,7 @@ def _draw_errors(
     unit = f" ({scale.unit})" if scale.unit else ""
     panel.set_title("How the errors are distributed")
     panel.set_xlabel(f"predicted - true{unit}")
-    panel.set_ylabel("molecules")
+    panel.set_ylabel(result.counted)
     panel.xaxis.get_major_locator().set_params(nbins=7)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     panel.yaxis.get_major_locator().set_params(integer=True)

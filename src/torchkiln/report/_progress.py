@@ -8,7 +8,7 @@ from tqdm.std import tqdm
 
 from torchkiln.report._lines import describe_epoch
 from torchkiln.report._monitor import QuietMonitor
-from torchkiln.report._record import EpochRecord
+from torchkiln.report._record import EpochRecord, StepRecord
 from torchkiln.report._units import format_loss, format_rate
 
 # How much of a running average the newest call is; single losses jump too much to be read.
@@ -23,27 +23,20 @@ class BarsMonitor(QuietMonitor):
     themselves, and follow the width of the terminal; text that does not fit is cut, never wrapped.
     """
 
-    def __init__(self, stream: TextIO, *, unit: str = "") -> None:
+    def __init__(self, stream: TextIO, *, unit: str = "", counted: str = "samples") -> None:
         self._stream = stream
         self._unit = unit
+        self._counted = counted
         self._total_epochs, self._first_epoch = 0, 0
         self._epochs: tqdm[Any] | None = None
         self._steps: tqdm[Any] | None = None
         self._loss: float | None = None
-        self._molecules, self._seconds = 0, 0.0
+        self._samples, self._seconds = 0, 0.0
 
     def start(self, total_epochs: int, first_epoch: int) -> None:
         self._total_epochs, self._first_epoch = total_epochs, first_epoch
 
-    def step(
-        self,
-        epoch: int,
-        step: int,
-        steps_in_epoch: int,
-        loss: float,
-        molecules: int,
-        seconds: float,
-    ) -> None:
+    def step(self, record: StepRecord) -> None:
         if self._epochs is None:
             self._epochs = self._bar(
                 total=self._total_epochs,
@@ -55,30 +48,30 @@ class BarsMonitor(QuietMonitor):
             )
         if self._steps is None:
             self._steps = self._bar(
-                total=steps_in_epoch,
-                initial=step,
-                desc=f"Epoch {epoch + 1}",
+                total=record.steps_in_epoch,
+                initial=record.step,
+                desc=f"Epoch {record.epoch + 1}",
                 unit="step",
                 position=1,
                 postfix=[""],  # tqdm puts a comma before one that is a string
                 bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {postfix[0]}",
             )
-        self._molecules += molecules
-        self._seconds += seconds
-        old = self._loss
+        self._samples += record.samples
+        self._seconds += record.seconds
+        old, loss = self._loss, record.loss
         self._loss = loss if old is None else old + _SMOOTHING * (loss - old)
-        rate = self._molecules / self._seconds if self._seconds > 0 else 0.0
+        rate = self._samples / self._seconds if self._seconds > 0 else 0.0
         self._steps.postfix = [  # type: ignore[assignment]  # the stubs know strings only
-            f"loss {format_loss(self._loss)}, {format_rate(rate)}"
+            f"loss {format_loss(self._loss)}, {format_rate(rate, self._counted)}"
         ]
-        self._steps.update(step + 1 - self._steps.n)
+        self._steps.update(record.step + 1 - self._steps.n)
 
     def epoch(self, record: EpochRecord) -> None:
         if self._steps is not None:
             self._steps.close()
             self._steps = None
-        self._molecules, self._seconds = 0, 0.0
-        self.message(describe_epoch(record, self._total_epochs, self._unit))
+        self._samples, self._seconds = 0, 0.0
+        self.message(describe_epoch(record, self._total_epochs, self._unit, self._counted))
         if self._epochs is not None:
             self._epochs.update(record.epoch + 1 - self._epochs.n)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,29 +14,54 @@ Status = Literal["finished", "interrupted", "failed"]
 Array = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """Figures of one call of the training step.
+
+    Args:
+        epoch: The running one, from 0.
+        step: Number of the call within the epoch, from 0.
+        steps_in_epoch: How many calls the epoch has.
+        loss: Mean over the real samples of the call.
+        samples: Real ones of this call.
+        seconds: What this call took, waiting for its batch included.
+        figures: What else is known about it, by name.
+    """
+
+    epoch: int
+    step: int
+    steps_in_epoch: int
+    loss: float
+    samples: int
+    seconds: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
     """Figures of one epoch.
 
     Args:
         epoch: Its number, from 0; a resumed run continues to count.
-        loss: Mean over the real molecules, of the transformed target.
+        loss: Mean over the real samples.
         seconds: Training only, validation not included.
-        molecules: Real ones that were trained on.
-        molecules_per_s: `molecules` over `seconds`.
+        samples: Real ones that were trained on.
+        samples_per_s: `samples` over `seconds`.
         learning_rate: At the end of the epoch.
         validation_mae: In the unit of the target, None if the epoch was not validated.
-        validation_loss: Of the transformed target, None if the epoch was not validated.
+        validation_loss: None if the epoch was not validated.
+        figures: What else is known about it, by name.
     """
 
     epoch: int
     loss: float
     seconds: float
-    molecules: int
-    molecules_per_s: float
+    samples: int
+    samples_per_s: float
     learning_rate: float
     validation_mae: float | None = None
     validation_loss: float | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +69,8 @@ class ValidationResult:
     """Predictions for one split, beside the truth, in physical units.
 
     Args:
-        predicted: [num_molecules]
-        true: [num_molecules]
+        predicted: [num_samples]
+        true: [num_samples]
         mae: Mean absolute error.
         rmse: Root of the mean squared error.
         baseline_mae: Error of a linear regression on the number of atoms of each element, fitted to
@@ -83,7 +109,7 @@ class RunResult:
     Args:
         status: How the run ended.
         settings: What was asked for, nested like the config file.
-        dataset: `name`, `target`, `unit`, `source`, and `sizes` (molecules by split).
+        dataset: `name`, `target`, `unit`, `source`, and `sizes` (samples by split).
         model: `name`, `parameters` (how many), and whatever else describes it.
         machine: Versions, processor, threads.
         compile_seconds: Before the first step; None if nothing was compiled.
@@ -93,6 +119,7 @@ class RunResult:
         validation: With the final (averaged) weights.
         test: Likewise.
         note: Why the run failed, or how to go on after an interrupt.
+        counted: What a sample is, in the plural: "molecules", "images".
     """
 
     status: Status
@@ -107,16 +134,17 @@ class RunResult:
     validation: ValidationResult | None = None
     test: ValidationResult | None = None
     note: str = ""
+    counted: str = "samples"
 
     @property
-    def molecules_per_s(self) -> float | None:
+    def samples_per_s(self) -> float | None:
         """Median over the epochs without the first, which warms caches up; None before any."""
-        timed = [epoch.molecules_per_s for epoch in self.epochs]
+        timed = [epoch.samples_per_s for epoch in self.epochs]
         return statistics.median(timed[1:] or timed) if timed else None
 
     @property
-    def best_molecules_per_s(self) -> float | None:
-        return max((epoch.molecules_per_s for epoch in self.epochs), default=None)
+    def best_samples_per_s(self) -> float | None:
+        return max((epoch.samples_per_s for epoch in self.epochs), default=None)
 
     @property
     def epoch_seconds(self) -> float | None:

@@ -21,11 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from torchkiln.core import StoreError, parse_json, read_npz, write_atomic
+from torchkiln.report._epoch_names import from_named, to_named
 from torchkiln.report._record import EpochRecord, RunResult, ValidationResult
 from torchkiln.report._series_aside import kept_aside, read_aside
 
 VERSION = 2
 _WITHOUT_CHECKSUM = 1  # the version whose JSON has none; its series have
+_COUNTED_BEFORE = "molecules"  # in files that do not say it
 RESULTS_NAME = "results.json"
 SERIES_NAME = "results.npz"
 _SPLITS = ("validation", "test")
@@ -35,12 +37,14 @@ def to_record(result: RunResult) -> dict[str, Any]:
     """Return the run as strict JSON types, without its long series; what `--json` prints."""
     record = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     del record["steps"]
+    counted = result.counted
+    record["epochs"] = [to_named(epoch, counted) for epoch in result.epochs]
     for name in _SPLITS:
-        record[name] = _split_figures(record[name])
+        record[name] = _split_figures(record[name], counted)
     return {
         "version": VERSION,
-        "molecules_per_s": to_plain(result.molecules_per_s),
-        "best_molecules_per_s": to_plain(result.best_molecules_per_s),
+        f"{counted}_per_s": to_plain(result.samples_per_s),
+        f"best_{counted}_per_s": to_plain(result.best_samples_per_s),
         "num_steps": len(result.steps),
         **to_plain(record),
     }
@@ -114,6 +118,7 @@ def load_result(path: Path) -> RunResult:
         for key in ("settings", "dataset", "model", "machine"):
             if not isinstance(record[key], dict):
                 raise TypeError(f"{key} is {type(record[key]).__name__}")
+        counted = str(record.get("counted", _COUNTED_BEFORE))
         steps = zip(series["step"].tolist(), series["step_loss"].tolist(), strict=True)
         return RunResult(
             status=record["status"],
@@ -123,19 +128,23 @@ def load_result(path: Path) -> RunResult:
             machine=record["machine"],
             compile_seconds=_number(record["compile_seconds"]),
             packing={axis: float(share) for axis, share in record["packing"].items()},
-            epochs=[
-                EpochRecord(**{name: _number(value) for name, value in epoch.items()})
-                for epoch in record["epochs"]
-            ],
+            epochs=[_read_epoch(epoch, counted) for epoch in record["epochs"]],
             steps=list(steps),
             validation=_read_split("validation", record, series),
             test=_read_split("test", record, series),
             note=record["note"],
+            counted=counted,
         )
     except StoreError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StoreError(f"{path} is damaged: {error!r}; run the benchmark again") from error
+
+
+def _read_epoch(values: Mapping[str, Any], counted: str) -> EpochRecord:
+    plain = {name: _number(value) for name, value in values.items() if name != "figures"}
+    figures = {name: _number(value) for name, value in values.get("figures", {}).items()}
+    return from_named({**plain, "figures": figures}, counted)
 
 
 def _checksum(record: Mapping[str, Any]) -> str:
@@ -164,11 +173,11 @@ def to_plain(value: Any) -> Any:
     return str(value)
 
 
-def _split_figures(split: ValidationResult | None) -> dict[str, Any] | None:
+def _split_figures(split: ValidationResult | None, counted: str) -> dict[str, Any] | None:
     if split is None:
         return None
     return {
-        "molecules": len(split.true),
+        counted: len(split.true),
         "mae": split.mae,
         "rmse": split.rmse,
         "baseline_mae": split.baseline_mae,

@@ -41,11 +41,11 @@ def _experiment(result: RunResult) -> list[Row]:
         rows.append(("", result.note))
     dataset = result.dataset
     if dataset:
-        target = str(dataset.get("target", ""))
         unit = f" ({result.unit})" if result.unit else ""
-        rows.append(("Dataset", f"{dataset.get('name', '?')}, target {target}{unit}"))
+        target = f", target {dataset['target']}{unit}" if "target" in dataset else ""
+        rows.append(("Dataset", f"{dataset.get('name', '?')}{target}"))
         if sizes := _sizes(dataset):
-            rows.append(("Molecules", sizes))
+            rows.append((result.counted.capitalize(), sizes))
         if source := dataset.get("source"):
             rows.append(("Source", str(source)))
     if model := result.model:
@@ -62,9 +62,10 @@ def _sizes(dataset: dict[str, Any]) -> str:
 
 def _speed(result: RunResult) -> list[Row]:
     rows: list[Row] = []
-    median, best = result.molecules_per_s, result.best_molecules_per_s
+    median, best = result.samples_per_s, result.best_samples_per_s
     if median is not None and best is not None:
-        rows.append(("Throughput", f"{format_rate(median)} (best epoch {significant(best, 4)})"))
+        rate = format_rate(median, result.counted)
+        rows.append(("Throughput", f"{rate} (best epoch {significant(best, 4)})"))
     if result.epoch_seconds is not None:
         first = result.epochs[0].seconds
         count = len(result.epochs)
@@ -83,6 +84,9 @@ def _accuracy(result: RunResult) -> list[Row]:
     rows: list[Row] = []
     if result.epochs:
         rows.append(("Final loss", format_loss(result.epochs[-1].loss)))
+    losses = [e.validation_loss for e in result.epochs if e.validation_loss is not None]
+    if losses and result.validation is None:
+        rows.append(("Validation loss", format_loss(losses[-1])))
     for name, split in (("Validation", result.validation), ("Test", result.test)):
         if split is not None:
             rows.append((f"{name} MAE", format_error(split.mae, result.unit)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 from pathlib import Path
 from typing import Any
 
 from torchkiln.core import OptionsError
+from torchkiln.report._epoch_names import named_figures
 from torchkiln.report._monitor import QuietMonitor, UpdateCounter
-from torchkiln.report._record import EpochRecord, RunResult
+from torchkiln.report._record import EpochRecord, RunResult, StepRecord
 
 
 class TensorboardMonitor(QuietMonitor):
@@ -21,13 +21,14 @@ class TensorboardMonitor(QuietMonitor):
         OptionsError: tensorboard is not installed.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, counted: str = "samples") -> None:
         if importlib.util.find_spec("tensorboard") is None:
             raise OptionsError(
                 "a TensorBoard log was asked for but tensorboard is not installed; "
                 "run `pip install torchkiln[tensorboard]` or leave it out"
             )
         self._directory = directory
+        self._counted = counted
         self._writer: Any = None
         self._updates = UpdateCounter()
 
@@ -36,24 +37,15 @@ class TensorboardMonitor(QuietMonitor):
 
         self._writer = SummaryWriter(str(self._directory))
 
-    def step(
-        self,
-        epoch: int,
-        step: int,
-        steps_in_epoch: int,
-        loss: float,
-        molecules: int,
-        seconds: float,
-    ) -> None:
-        update = self._updates.count(epoch, step, steps_in_epoch)
-        self._scalar("train/loss", loss, update)
-        if seconds > 0:
-            self._scalar("train/molecules_per_s", molecules / seconds, update)
+    def step(self, record: StepRecord) -> None:
+        update = self._updates.count(record)
+        self._scalar("train/loss", record.loss, update)
+        if record.seconds > 0:
+            self._scalar(f"train/{self._counted}_per_s", record.samples / record.seconds, update)
 
     def epoch(self, record: EpochRecord) -> None:
-        for name, value in dataclasses.asdict(record).items():
-            if name != "epoch" and value is not None:
-                self._scalar(f"epoch/{name}", value, record.epoch)
+        for name, value in named_figures(record, self._counted).items():
+            self._scalar(f"epoch/{name}", value, record.epoch)
 
     def result(self, result: RunResult) -> None:
         for name, split in (("validation", result.validation), ("test", result.test)):

@@ -73,9 +73,9 @@ def format_loss(value: float) -> str:
     return f"{value:.4g}"
 
 
-def format_rate(value: float) -> str:
-    """Write molecules per second."""
-    return f"{significant(value, 4)} molecules/s"
+def format_rate(value: float, counted: str) -> str:
+    """Write how many there are in a second; `counted` says of what."""
+    return f"{significant(value, 4)} {counted}/s"
 
 
 def format_seconds(value: float) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 from pathlib import Path
 from typing import Any
 
 from torchkiln.core import OptionsError
+from torchkiln.report._epoch_names import named_figures
 from torchkiln.report._monitor import QuietMonitor, UpdateCounter
-from torchkiln.report._record import EpochRecord, RunResult
+from torchkiln.report._record import EpochRecord, RunResult, StepRecord
 
 
 class WandbMonitor(QuietMonitor):
@@ -21,6 +21,7 @@ class WandbMonitor(QuietMonitor):
         run_name: None lets wandb choose one.
         settings: Nested settings of the run, shown as its config.
         directory: wandb keeps its files in `wandb/` below it.
+        counted: What a sample is, in the plural; figures are named after it.
 
     Raises:
         OptionsError: wandb is not installed. Everything else that can go wrong (no network, no
@@ -28,7 +29,13 @@ class WandbMonitor(QuietMonitor):
     """
 
     def __init__(
-        self, *, project: str, run_name: str | None, settings: dict[str, Any], directory: Path
+        self,
+        *,
+        project: str,
+        run_name: str | None,
+        settings: dict[str, Any],
+        directory: Path,
+        counted: str = "samples",
     ) -> None:
         if importlib.util.find_spec("wandb") is None:
             raise OptionsError(
@@ -39,6 +46,7 @@ class WandbMonitor(QuietMonitor):
         self._run_name = run_name
         self._settings = settings
         self._directory = directory
+        self._counted = counted
         self._run: Any = None
         self._updates = UpdateCounter()
 
@@ -67,24 +75,15 @@ class WandbMonitor(QuietMonitor):
                 f"{error} (WANDB_MODE=offline keeps the log on this machine)"
             ) from error
 
-    def step(
-        self,
-        epoch: int,
-        step: int,
-        steps_in_epoch: int,
-        loss: float,
-        molecules: int,
-        seconds: float,
-    ) -> None:
-        self._updates.count(epoch, step, steps_in_epoch)
-        rate = molecules / seconds if seconds > 0 else 0.0
-        self._log({"train/loss": loss, "train/molecules_per_s": rate, "epoch": epoch})
+    def step(self, record: StepRecord) -> None:
+        self._updates.count(record)
+        rate = record.samples / record.seconds if record.seconds > 0 else 0.0
+        values = {"train/loss": record.loss, f"train/{self._counted}_per_s": rate}
+        self._log({**values, "epoch": record.epoch})
 
     def epoch(self, record: EpochRecord) -> None:
         values = {
-            f"epoch/{name}": value
-            for name, value in dataclasses.asdict(record).items()
-            if name != "epoch" and value is not None
+            f"epoch/{name}": value for name, value in named_figures(record, self._counted).items()
         }
         self._log({**values, "epoch": record.epoch})
 
@@ -93,7 +92,7 @@ class WandbMonitor(QuietMonitor):
             return
         summary = self._run.summary
         summary["status"] = result.status
-        summary["molecules_per_s"] = result.molecules_per_s
+        summary[f"{self._counted}_per_s"] = result.samples_per_s
         summary["compile_seconds"] = result.compile_seconds
         for name, split in (("validation", result.validation), ("test", result.test)):
             if split is not None:

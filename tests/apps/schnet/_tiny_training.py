@@ -140,7 +140,7 @@ class SignalMonitor(QuietMonitor):
     def __init__(self, kind, at):
         self._kind, self._at, self._count = kind, at, 0
 
-    def step(self, *_):
+    def step(self, record):
         if self._count == self._at:
             os.kill(os.getpid(), self._kind)
         self._count += 1
@@ -152,7 +152,7 @@ def facts_of(result):
         "steps": result.steps,
         "losses": [record.loss for record in result.epochs],
         "validation": [record.validation_mae for record in result.epochs],
-        "molecules": [record.molecules for record in result.epochs],
+        "molecules": [record.samples for record in result.epochs],
         "rates": [record.learning_rate for record in result.epochs],
         "predicted": result.validation.predicted.tolist(),
         "test": result.test.predicted.tolist(),

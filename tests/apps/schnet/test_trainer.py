@@ -38,8 +38,8 @@ class Listener(QuietMonitor):
     def start(self, total_epochs, first_epoch):
         self.events.append(("start", total_epochs, first_epoch))
 
-    def step(self, epoch, step, steps_in_epoch, loss, molecules, seconds):
-        self.steps.append((epoch, step, steps_in_epoch, loss, molecules, seconds))
+    def step(self, record):
+        self.steps.append(record)
 
     def epoch(self, record):
         self.epochs.append(record)
@@ -62,7 +62,7 @@ def test_a_run_trains_and_says_how(combined_run, dataset):
     losses = [record.loss for record in result.epochs]
     assert len(losses) == 3
     assert losses[-1] < losses[0]
-    assert [record.molecules for record in result.epochs] == [len(dataset.splits["train"])] * 3
+    assert [record.samples for record in result.epochs] == [len(dataset.splits["train"])] * 3
     assert result.compile_seconds > 0
     assert 0.3 < result.packing["nodes"] <= 1
     assert result.dataset["sizes"] == {"train": 48, "validation": 6, "test": 6}
@@ -76,12 +76,13 @@ def test_the_monitor_hears_every_call(combined_run, dataset):
     assert listener.events == [("start", 3, 0)]
     assert listener.epochs == result.epochs
     for epoch in range(3):
-        calls = [step for step in listener.steps if step[0] == epoch]
-        assert [call[1] for call in calls] == list(range(calls[0][2]))
-        assert sum(call[4] for call in calls) == len(dataset.splits["train"])
-        mean = sum(call[3] * call[4] for call in calls) / sum(call[4] for call in calls)
+        calls = [call for call in listener.steps if call.epoch == epoch]
+        assert [call.step for call in calls] == list(range(calls[0].steps_in_epoch))
+        samples = sum(call.samples for call in calls)
+        assert samples == len(dataset.splits["train"])
+        mean = sum(call.loss * call.samples for call in calls) / samples
         assert mean == pytest.approx(result.epochs[epoch].loss)
-        assert sum(call[5] for call in calls) == pytest.approx(result.epochs[epoch].seconds)
+        assert sum(call.seconds for call in calls) == pytest.approx(result.epochs[epoch].seconds)
     updates = len(listener.steps) * job.options.device_iterations
     numbers = [number for number, _ in result.steps]
     assert numbers == sorted(set(numbers))
@@ -177,7 +178,7 @@ def test_synthetic_data_repeats_one_batch(dataset):
     listener = Listener()
     result = train(make_job(dataset, synthetic_data=True, num_epochs=2), listener)
     assert result.status == "finished"
-    assert len({molecules for *_, molecules, _ in listener.steps}) == 1
+    assert len({call.samples for call in listener.steps}) == 1
     assert len(listener.steps) == sum(make_job(dataset).train_loader.num_batches(e) for e in (0, 1))
 
 
@@ -218,8 +219,8 @@ def test_weights_spoiled_by_the_last_update_fail_the_run(dataset, validates):
     last = job.train_loader.num_batches(0) - 1
 
     class Spoiler(QuietMonitor):
-        def step(self, epoch, step, steps_in_epoch, loss, molecules, seconds):
-            if step == last:
+        def step(self, record):
+            if record.step == last:
                 with torch.no_grad():
                     job.regression.model.head.weight.fill_(float("nan"))
 

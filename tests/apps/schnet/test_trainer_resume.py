@@ -133,7 +133,7 @@ def test_handlers_are_put_back(dataset, tmp_path):
 
 def test_a_second_interrupt_stops_at_once(dataset, tmp_path):
     class Twice(QuietMonitor):
-        def step(self, *_):
+        def step(self, record):
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -157,8 +157,8 @@ def test_a_second_interrupt_while_saving_keeps_the_old_checkpoint(dataset, tmp_p
     replace_file = os.replace
 
     class Impatient(SignalMonitor):
-        def step(self, *arguments):
-            super().step(*arguments)
+        def step(self, record):
+            super().step(record)
             if self._count == num_batches + 2:
                 monkeypatch.setattr(os, "replace", interrupted_replace)
 
@@ -344,7 +344,7 @@ def test_not_finite_keeps_the_last_good_checkpoint(dataset, tmp_path):
     class Spoiler(QuietMonitor):
         count = 0
 
-        def step(self, *_):
+        def step(self, record):
             self.count += 1
             if self.count == spoil:
                 with torch.no_grad():
@@ -354,7 +354,7 @@ def test_not_finite_keeps_the_last_good_checkpoint(dataset, tmp_path):
     assert result.status == "failed"
     assert f"the last good checkpoint is kept in {tmp_path / 'tiny'}" in result.note
     assert len(result.epochs) == 2
-    assert result.epochs[1].molecules < result.epochs[0].molecules
+    assert result.epochs[1].samples < result.epochs[0].samples
     resumed = train(make_job(dataset, root=tmp_path, resume=True))
     assert facts_of(resumed) == facts_of(train(make_job(dataset)))
 

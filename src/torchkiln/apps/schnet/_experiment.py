@@ -32,6 +32,7 @@ from torchkiln.report import (
     MonitorGroup,
     QuietMonitor,
     RunResult,
+    StepRecord,
     make_monitor,
     print_record,
     print_summary,
@@ -70,6 +71,7 @@ def run_experiment(settings: Settings, clock: StartupClock | None = None) -> Run
     monitor = make_monitor(
         directory,
         unit=dataset.unit,
+        counted="molecules",
         use_wandb=settings.bench.use_wandb,
         use_tensorboard=settings.bench.use_tensorboard,
         project=settings.project,
@@ -271,7 +273,7 @@ class _StartupMonitor(QuietMonitor):
     def start(self, total_epochs: int, first_epoch: int) -> None:
         self._clock.lap("programs")
 
-    def step(self, *_: Any) -> None:
+    def step(self, record: StepRecord) -> None:
         if self.seconds is None:
             self._clock.lap("first step")
             self.seconds = self._clock.to_record()

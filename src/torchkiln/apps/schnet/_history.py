@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from torchkiln.report import EpochRecord
+from torchkiln.report._epoch_names import from_named, to_named
+
+_NAMES = {"molecules": "samples"}  # as checkpoints had them before
 
 
 @dataclass(slots=True)
@@ -20,19 +23,19 @@ class EpochSums:
 
     Args:
         steps: Calls that were made.
-        loss_sum: Losses times molecules.
-        molecules: Real ones.
+        loss_sum: Losses times samples.
+        samples: Real ones.
         seconds: Spent on training.
     """
 
     steps: int = 0
     loss_sum: float = 0.0
-    molecules: int = 0
+    samples: int = 0
     seconds: float = 0.0
 
     @property
     def loss(self) -> float:
-        return self.loss_sum / max(self.molecules, 1)
+        return self.loss_sum / max(self.samples, 1)
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class History:
     Args:
         epoch: The epoch that is being worked on.
         updates: Weight updates since the beginning.
-        losses: Mean loss of each update; NaN where it had no molecule, only filler.
+        losses: Mean loss of each update; NaN where it had no sample, only filler.
         epochs: Those that are done.
         sums: Of the present epoch.
     """
@@ -58,7 +61,7 @@ class History:
 
         Args:
             losses: Of each mini-batch.
-            counts: Its real molecules.
+            counts: Its real samples.
             per_update: Mini-batches of one weight update.
             seconds: Time since the call before.
         """
@@ -67,12 +70,12 @@ class History:
         counts_by_update = counts.view(-1, per_update).sum(dim=1)
         self.losses += (by_update / counts_by_update).tolist()
         self.updates += len(by_update)
-        molecules, loss_sum = int(counts.sum()), float(weighted.sum())
+        samples, loss_sum = int(counts.sum()), float(weighted.sum())
         self.sums.steps += 1
         self.sums.loss_sum += loss_sum
-        self.sums.molecules += molecules
+        self.sums.samples += samples
         self.sums.seconds += seconds
-        return loss_sum / max(molecules, 1)
+        return loss_sum / max(samples, 1)
 
     def finish_epoch(self, record: EpochRecord) -> None:
         """Go on to the next epoch."""
@@ -92,15 +95,15 @@ class History:
             epoch=self.epoch,
             loss=sums.loss,
             seconds=sums.seconds,
-            molecules=sums.molecules,
-            molecules_per_s=sums.molecules / sums.seconds if sums.seconds else 0.0,
+            samples=sums.samples,
+            samples_per_s=sums.samples / sums.seconds if sums.seconds else 0.0,
             learning_rate=learning_rate,
             validation_mae=validation_mae,
             validation_loss=validation_loss,
         )
 
     def steps(self) -> list[tuple[int, float]]:
-        """Return (number of the update, loss) of those that had molecules."""
+        """Return (number of the update, loss) of those that had samples."""
         return [entry for entry in enumerate(self.losses) if not math.isnan(entry[1])]
 
     def to_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -109,7 +112,7 @@ class History:
             "epoch": self.epoch,
             "step": self.updates,
             "sums": dataclasses.asdict(self.sums),
-            "epochs": [dataclasses.asdict(record) for record in self.epochs],
+            "epochs": [to_named(record, "samples") for record in self.epochs],
         }
         return {"losses": torch.tensor(self.losses, dtype=torch.float64)}, facts
 
@@ -119,6 +122,6 @@ class History:
             epoch=facts["epoch"],
             updates=facts["step"],
             losses=tensors["losses"].tolist(),
-            epochs=[EpochRecord(**record) for record in facts["epochs"]],
-            sums=EpochSums(**facts["sums"]),
+            epochs=[from_named(record, "molecules") for record in facts["epochs"]],
+            sums=EpochSums(**{_NAMES.get(name, name): v for name, v in facts["sums"].items()}),
         )

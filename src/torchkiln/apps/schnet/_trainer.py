@@ -36,6 +36,7 @@ from torchkiln.report import (
     QuietMonitor,
     RunMonitor,
     RunResult,
+    StepRecord,
     ValidationResult,
 )
 from torchkiln.report._record import Status
@@ -175,8 +176,15 @@ class _Run:
             seconds, clock = time.perf_counter() - clock - self._overhead, time.perf_counter()
             self._overhead = 0.0
             loss = history.take(losses, counts, job.options.micro_batches_per_update, seconds)
-            number, molecules = history.sums.steps - 1, int(counts.sum())
-            self._monitor.step(epoch, number, num_steps, loss, molecules, seconds)
+            record = StepRecord(
+                epoch=epoch,
+                step=history.sums.steps - 1,
+                steps_in_epoch=num_steps,
+                loss=loss,
+                samples=int(counts.sum()),
+                seconds=seconds,
+            )
+            self._monitor.step(record)
             self._guard.check()
 
     def _call(self, batch: Any, num_steps: int) -> Tensor:
@@ -287,7 +295,7 @@ class _Run:
     def _result(self, status: Status, note: str) -> RunResult:
         job, history = self._job, self._history
         epochs = list(history.epochs)
-        if history.sums.molecules:
+        if history.sums.samples:
             epochs.append(history.record(float(job.optimizer.param_groups[0]["lr"])))
         facts = describe_dataset(job.dataset)
         tables = {} if self._tables.error is None else {"table_error": self._tables.error}
@@ -308,4 +316,5 @@ class _Run:
             validation=self._validation,
             test=self._test,
             note=note,
+            counted="molecules",
         )
