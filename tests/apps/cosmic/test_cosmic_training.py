@@ -11,8 +11,8 @@ from torchkiln.apps.cosmic._data import load_held_out_events, load_training_even
 from torchkiln.apps.cosmic._saving import RunSaver
 from torchkiln.apps.cosmic._tagger import TaggerWithLoss, make_tagger
 from torchkiln.apps.cosmic._trainer import Judge, train
-from torchkiln.apps.schnet._interrupt import Interrupted
 from torchkiln.core import CheckpointError, NonFiniteError, OptionsError
+from torchkiln.training._interrupt import Interrupted
 
 # Sums in another order. Adam and RMSprop divide a gradient by its size: where it is nearly zero,
 # rounding decides in which direction the weight moves, so not every single weight can agree.

@@ -10,14 +10,14 @@ from _tiny_training import TinyNetwork, TinyRegression, make_dataset, make_job
 
 from torchkiln import Options
 from torchkiln.apps.schnet import _trainer
-from torchkiln.apps.schnet._averaging import WeightAverage
 from torchkiln.apps.schnet._batches import arguments_of, time_dataloader
-from torchkiln.apps.schnet._history import History
 from torchkiln.apps.schnet._steps import EagerStep, ProgramStep
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import OptionsError
 from torchkiln.graphs import FixedSizeLoader
 from torchkiln.report import QuietMonitor
+from torchkiln.training._averaging import WeightAverage
+from torchkiln.training._history import History
 
 COMBINED = Options(
     backend="capture", device_iterations=2, gradient_accumulation=2, show_progress=False

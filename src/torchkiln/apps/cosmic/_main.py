@@ -45,7 +45,7 @@ def _run(args: Sequence[str] | None, prog: str, make_ipu: MakeDevice | None) -> 
             pin_threads(settings.run.threads)
         from torchkiln.apps.cosmic import _experiment
         from torchkiln.apps.cosmic._devices import CompiledDevice
-        from torchkiln.apps.schnet._interrupt import Interrupted
+        from torchkiln.training._interrupt import Interrupted
 
         modes = {
             ModeKind.train: _experiment.run_training,

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import torchkiln
-from torchkiln.apps._changes import describe_changes
 from torchkiln.apps.cosmic._history import History
 from torchkiln.apps.cosmic._settings import Settings
 from torchkiln.checkpoints import (
@@ -26,6 +25,7 @@ from torchkiln.checkpoints import (
     set_random_state,
 )
 from torchkiln.core import CheckpointError
+from torchkiln.training._identity import describe_changes
 
 # How a step is computed, and where files are, may change on the way.
 _FREE_TO_CHANGE = (

@@ -19,10 +19,10 @@ from torchkiln.apps.cosmic._saving import RunSaver
 from torchkiln.apps.cosmic._schedule import learning_rate_at
 from torchkiln.apps.cosmic._settings import Settings
 from torchkiln.apps.cosmic._tagger import Classes, Tagger, TaggerWithLoss
-from torchkiln.apps.schnet._interrupt import InterruptGuard
 from torchkiln.core import NonFiniteError
 from torchkiln.datasets.cosmic import CosmicImages
 from torchkiln.models import SegmentationMetrics, count_pixels
+from torchkiln.training._interrupt import InterruptGuard
 
 # Where no bar is drawn, in a log, a line now and then shows that a run is alive.
 _LINE_EVERY_S = 60.0

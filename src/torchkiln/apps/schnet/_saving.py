@@ -12,10 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torchkiln
-from torchkiln.apps._changes import describe_changes
-from torchkiln.apps.schnet._averaging import WeightAverage
 from torchkiln.apps.schnet._batches import EpochBatches
-from torchkiln.apps.schnet._history import History
 from torchkiln.apps.schnet._job import CheckpointPlan, TrainingJob
 from torchkiln.checkpoints import (
     CheckpointStore,
@@ -27,6 +24,9 @@ from torchkiln.checkpoints import (
 )
 from torchkiln.core import CheckpointError, OptionsError, TorchkilnError, warn_user
 from torchkiln.datasets import MoleculeSet
+from torchkiln.training._averaging import WeightAverage
+from torchkiln.training._history import History
+from torchkiln.training._identity import describe_changes
 
 _OPTIONS = (
     "device_iterations",

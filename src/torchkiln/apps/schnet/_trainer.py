@@ -11,7 +11,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from torchkiln.apps.schnet._averaging import WeightAverage
 from torchkiln.apps.schnet._batches import (
     EpochBatches,
     LiveBatches,
@@ -22,8 +21,6 @@ from torchkiln.apps.schnet._batches import (
 )
 from torchkiln.apps.schnet._evaluation import Evaluation, Evaluator
 from torchkiln.apps.schnet._filter_tables import TableWatch, tabulated
-from torchkiln.apps.schnet._history import History
-from torchkiln.apps.schnet._interrupt import Interrupted, InterruptGuard
 from torchkiln.apps.schnet._job import TrainingJob
 from torchkiln.apps.schnet._profile import profile_call
 from torchkiln.apps.schnet._saving import RunSaver, describe_dataset
@@ -40,6 +37,9 @@ from torchkiln.report import (
     ValidationResult,
 )
 from torchkiln.report._record import Status
+from torchkiln.training._averaging import WeightAverage
+from torchkiln.training._history import History
+from torchkiln.training._interrupt import Interrupted, InterruptGuard
 
 _MAX_NAMED = 20
 
