@@ -25,8 +25,8 @@ import torch
 from _tiny_training import facts_of, make_dataset, make_job
 
 from torchkiln import CheckpointStore, Options
-from torchkiln.apps.schnet._steps import ProgramStep
 from torchkiln.apps.schnet._trainer import train
+from torchkiln.training._steps import ProgramStep
 
 NUM_EPOCHS = 8
 OPTIONS = Options(backend="eager", show_progress=False, device_iterations=2)

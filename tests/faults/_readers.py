@@ -1065,9 +1065,7 @@ def facts_of_a_resumed_training() -> Reader:
     sys.path.insert(0, str(Path(__file__).parents[1] / "apps" / "schnet"))
     from _tiny_training import make_dataset, make_job
 
-    from torchkiln.apps.schnet._batches import LiveBatches
-    from torchkiln.apps.schnet._saving import RunSaver
-    from torchkiln.apps.schnet._trainer import train
+    from torchkiln.apps.schnet._trainer import make_saver, make_state, train
 
     settings = {"dataset": make_dataset(), "gamma": 0.9, "num_epochs": 1}
     with tempfile.TemporaryDirectory() as folder:
@@ -1082,7 +1080,7 @@ def facts_of_a_resumed_training() -> Reader:
 
     def read(path: Path) -> Any:
         job = make_job(root=path.parents[1], resume=True, **settings)
-        return RunSaver(job, job.checkpoint).restore(LiveBatches(job.train_loader), None)
+        return make_saver(job, make_state(job)).restore()
 
     return _document("tiny/checkpoint-000001.json", [header], _sealed, read, prepare)
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from torchkiln.report import EpochRecord
 from torchkiln.report._epoch_names import from_named, to_named
+from torchkiln.training._task import StepOutcome, Validation
 
-_NAMES = {"molecules": "samples"}  # as checkpoints had them before
+_SERIES, _TOTALS = "series/", "totals/"
 
 
 @dataclass(slots=True)
@@ -48,6 +49,8 @@ class History:
         losses: Mean loss of each update; NaN where it had no sample, only filler.
         epochs: Those that are done.
         sums: Of the present epoch.
+        series: Further figures of every call since the beginning, by name.
+        totals: Further sums of the present epoch, by name.
     """
 
     epoch: int = 0
@@ -55,42 +58,33 @@ class History:
     losses: list[float] = field(default_factory=list)
     epochs: list[EpochRecord] = field(default_factory=list)
     sums: EpochSums = field(default_factory=EpochSums)
+    series: dict[str, list[float]] = field(default_factory=dict)
+    totals: dict[str, Tensor] = field(default_factory=dict)
 
-    def take(self, losses: Tensor, counts: Tensor, per_update: int, seconds: float) -> float:
-        """Add one call; return its mean loss.
-
-        Args:
-            losses: Of each mini-batch.
-            counts: Its real samples.
-            per_update: Mini-batches of one weight update.
-            seconds: Time since the call before.
-        """
-        weighted = losses.double() * counts
-        by_update = weighted.view(-1, per_update).sum(dim=1)
-        counts_by_update = counts.view(-1, per_update).sum(dim=1)
-        self.losses += (by_update / counts_by_update).tolist()
-        self.updates += len(by_update)
-        samples, loss_sum = int(counts.sum()), float(weighted.sum())
+    def take(self, outcome: StepOutcome, seconds: float) -> None:
+        """Add one call, which took so long."""
+        self.losses += outcome.update_losses
+        self.updates += len(outcome.update_losses)
         self.sums.steps += 1
-        self.sums.loss_sum += loss_sum
-        self.sums.samples += samples
+        self.sums.loss_sum += outcome.loss_sum
+        self.sums.samples += outcome.samples
         self.sums.seconds += seconds
-        return loss_sum / max(samples, 1)
+        for name, value in outcome.figures.items():
+            self.series.setdefault(name, []).append(value)
+        for name, tensor in outcome.totals.items():
+            before = self.totals.get(name)
+            self.totals[name] = tensor.clone() if before is None else before + tensor
 
     def finish_epoch(self, record: EpochRecord) -> None:
         """Go on to the next epoch."""
         self.epochs.append(record)
         self.epoch += 1
         self.sums = EpochSums()
+        self.totals = {}
 
-    def record(
-        self,
-        learning_rate: float,
-        validation_mae: float | None = None,
-        validation_loss: float | None = None,
-    ) -> EpochRecord:
+    def record(self, learning_rate: float, validation: Validation | None = None) -> EpochRecord:
         """Return the present epoch as it would be reported."""
-        sums = self.sums
+        sums, validation = self.sums, validation or Validation()
         return EpochRecord(
             epoch=self.epoch,
             loss=sums.loss,
@@ -98,8 +92,9 @@ class History:
             samples=sums.samples,
             samples_per_s=sums.samples / sums.seconds if sums.seconds else 0.0,
             learning_rate=learning_rate,
-            validation_mae=validation_mae,
-            validation_loss=validation_loss,
+            validation_mae=validation.mae,
+            validation_loss=validation.loss,
+            figures=dict(validation.figures),
         )
 
     def steps(self) -> list[tuple[int, float]]:
@@ -114,7 +109,12 @@ class History:
             "sums": dataclasses.asdict(self.sums),
             "epochs": [to_named(record, "samples") for record in self.epochs],
         }
-        return {"losses": torch.tensor(self.losses, dtype=torch.float64)}, facts
+        tensors = {"losses": torch.tensor(self.losses, dtype=torch.float64)}
+        for name, values in self.series.items():
+            tensors[_SERIES + name] = torch.tensor(values, dtype=torch.float64)
+        for name, total in self.totals.items():
+            tensors[_TOTALS + name] = total
+        return tensors, facts
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> History:
@@ -122,6 +122,13 @@ class History:
             epoch=facts["epoch"],
             updates=facts["step"],
             losses=tensors["losses"].tolist(),
-            epochs=[from_named(record, "molecules") for record in facts["epochs"]],
-            sums=EpochSums(**{_NAMES.get(name, name): v for name, v in facts["sums"].items()}),
+            epochs=[from_named(record, "samples") for record in facts["epochs"]],
+            sums=EpochSums(**facts["sums"]),
+            series={name: t.tolist() for name, t in below(_SERIES, tensors).items()},
+            totals=below(_TOTALS, tensors),
         )
+
+
+def below(start: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `start`, without it."""
+    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}

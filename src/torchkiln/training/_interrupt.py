@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self, final
 
@@ -35,6 +36,18 @@ class InterruptGuard:
         """Raise `Interrupted` if a signal came."""
         if self.requested:
             raise Interrupted
+
+    @contextlib.contextmanager
+    def excusing(self) -> Iterator[None]:
+        """Within the block, between two steps, errors after a signal are taken for its effects.
+
+        Ctrl-C reaches the workers of a loader, too, which may fail before anybody calls `check`.
+        """
+        try:
+            yield
+        except Exception:
+            self.check()
+            raise
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():

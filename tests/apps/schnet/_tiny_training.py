@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from torchkiln import Options, identity_loss
-from torchkiln.apps.schnet._job import CheckpointPlan, TrainingJob
+from torchkiln.apps.schnet._job import TrainingJob, make_checkpoint_plan
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.datasets import Molecules, make_molecule_set
 from torchkiln.graphs import FixedSizeLoader
@@ -116,7 +116,9 @@ def make_job(dataset=None, *, options=None, num_workers=0, root=None, resume=Fal
     plan = None
     if root is not None:
         every = changes.pop("every_epochs", 1)
-        plan = CheckpointPlan(root=Path(root), model_name="tiny", every_epochs=every, resume=resume)
+        plan = make_checkpoint_plan(
+            root=Path(root), model_name="tiny", every_epochs=every, resume=resume
+        )
     return TrainingJob(
         **{
             "regression": regression,

@@ -9,15 +9,17 @@ import torch
 from _tiny_training import TinyNetwork, TinyRegression, make_dataset, make_job
 
 from torchkiln import Options
-from torchkiln.apps.schnet import _trainer
+from torchkiln.apps.schnet import _task
 from torchkiln.apps.schnet._batches import arguments_of, time_dataloader
-from torchkiln.apps.schnet._steps import EagerStep, ProgramStep
+from torchkiln.apps.schnet._steps import EagerStep
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import OptionsError
 from torchkiln.graphs import FixedSizeLoader
 from torchkiln.report import QuietMonitor
 from torchkiln.training._averaging import WeightAverage
 from torchkiln.training._history import History
+from torchkiln.training._steps import ProgramStep
+from torchkiln.training._task import StepOutcome
 
 COMBINED = Options(
     backend="capture", device_iterations=2, gradient_accumulation=2, show_progress=False
@@ -92,10 +94,11 @@ def test_the_monitor_hears_every_call(combined_run, dataset):
 
 def test_updates_of_filler_only_have_no_loss():
     history = History()
-    loss = history.take(
-        torch.tensor([2.0, 0.0, 0.0, 0.0]), torch.tensor([3, 0, 0, 0]), per_update=2, seconds=1.0
+    outcome = StepOutcome.weighted(
+        torch.tensor([2.0, 0.0, 0.0, 0.0]), torch.tensor([3, 0, 0, 0]), per_update=2
     )
-    assert loss == 2.0
+    history.take(outcome, seconds=1.0)
+    assert outcome.loss == 2.0
     assert history.updates == 2
     assert history.steps() == [(0, 2.0)]
     tensors, facts = history.to_checkpoint()
@@ -278,7 +281,7 @@ def test_a_profile_is_written(dataset, tmp_path, capfd):
 
 def test_a_profiled_call_counts_with_its_own_time(dataset, tmp_path, monkeypatch):
     """Starting the profiler and writing its files takes longer than the step and is no training."""
-    monkeypatch.setattr(_trainer, "profile_call", lambda call, directory: (call(), 1e6, []))
+    monkeypatch.setattr(_task, "profile_call", lambda call, directory: (call(), 1e6, []))
     result = train(make_job(dataset, num_epochs=1, profile_dir=tmp_path))
     assert result.epochs[0].seconds == pytest.approx(1e6, rel=1e-3)
 
@@ -312,7 +315,7 @@ def test_precision_reaches_the_step(dataset, make, monkeypatch):
         if make is ProgramStep
         else contextlib.nullcontext()
     ):
-        loss = make(job.regression, options, job.optimizer)(batch)
+        loss = make(job.regression, options, job.optimizer)(arguments_of(batch))
     assert loss.item() != exact
     assert loss.item() == pytest.approx(exact, rel=0.05)
 

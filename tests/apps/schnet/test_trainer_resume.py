@@ -22,7 +22,7 @@ from _tiny_training import (
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
 from torchkiln import CheckpointError, CheckpointStore, Options
-from torchkiln.apps.schnet._job import CheckpointPlan
+from torchkiln.apps.schnet._job import make_checkpoint_plan
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import OptionsError
 from torchkiln.data import LoaderError
@@ -208,7 +208,7 @@ def test_checkpoints_are_neither_overwritten_nor_invented(dataset, tmp_path):
     with pytest.raises(CheckpointError, match=r"--resume true, or choose another --model_name"):
         train(make_job(dataset, root=tmp_path, num_epochs=1))
     assert {path: path.read_bytes() for path in (tmp_path / "tiny").iterdir()} == before
-    other = CheckpointPlan(root=tmp_path, model_name="other", resume=True)
+    other = make_checkpoint_plan(root=tmp_path, model_name="other", resume=True)
     with pytest.raises(CheckpointError, match="there are tiny; check --model_name"):
         other.check()
 
@@ -216,9 +216,9 @@ def test_checkpoints_are_neither_overwritten_nor_invented(dataset, tmp_path):
 @pytest.mark.parametrize("name", ["", "a/b", "..", "/tmp"])
 def test_names_that_are_no_directories(tmp_path, name):
     with pytest.raises(OptionsError, match="cannot be the name of a directory"):
-        CheckpointPlan(root=tmp_path, model_name=name)
+        make_checkpoint_plan(root=tmp_path, model_name=name)
     with pytest.raises(OptionsError, match="checkpoint_epochs must be at least 1, got 0"):
-        CheckpointPlan(root=tmp_path, model_name="a", every_epochs=0)
+        make_checkpoint_plan(root=tmp_path, model_name="a", every_epochs=0)
 
 
 @pytest.fixture(scope="module")

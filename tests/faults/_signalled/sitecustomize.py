@@ -17,7 +17,7 @@ PLACES = {
     "settings": ("torchkiln.apps.schnet._arguments", "read_settings"),
     "data preparation": ("torchkiln.apps.schnet._experiment", "load_dataset"),
     "capture": ("torchkiln.runtime.capture._capture", "capture"),
-    "step": ("torchkiln.apps.schnet._steps", "ProgramStep.__call__"),
+    "step": ("torchkiln.training._steps", "ProgramStep.__call__"),
     "save": ("torchkiln.checkpoints._store", "CheckpointStore._write"),
     # In the middle of phases: between molecules, and between the two files of a checkpoint.
     "a molecule": ("torchkiln.datasets.files._builder", "MoleculeBuilder.add"),

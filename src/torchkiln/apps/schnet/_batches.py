@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchkiln.graphs import FixedSizeLoader
+from torchkiln.training._batches import Position
 
 # Arguments of MoleculeRegression.forward, which are attributes of a batch.
 FIELDS = ("z", "edge_index", "edge_weight", "edge_ways", "batch", "y", "graph_mask")
@@ -35,46 +35,6 @@ def real_indices(batch: Any, num_parts: int, part: int) -> np.ndarray[Any, np.dt
     mask = batch.graph_mask.view(num_parts, -1)[part]
     indices: Tensor = batch.index.view(num_parts, -1)[part][mask]
     return indices.numpy()
-
-
-class EpochBatches(Protocol):
-    """Epochs of batches that can be taken up again in the middle."""
-
-    def num_batches(self, epoch: int) -> int: ...
-
-    def read(self, epoch: int) -> Iterator[Any]:
-        """Yield the batches of `epoch`, those that a loaded state counts as done left out."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return `epoch` and `done`, how many of its batches were handed out, in JSON types."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-@final
-class LiveBatches:
-    """What a loader makes."""
-
-    def __init__(self, loader: FixedSizeLoader) -> None:
-        self._loader = loader
-        loader.set_epoch(0)
-
-    def num_batches(self, epoch: int) -> int:
-        return self._loader.num_batches(epoch)
-
-    def read(self, epoch: int) -> Iterator[Any]:
-        state = self._loader.state_dict()
-        if state["epoch"] == epoch:
-            self._loader.load_state_dict(state)
-        else:
-            self._loader.set_epoch(epoch)
-        return iter(self._loader)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._loader.load_state_dict(state)
 
 
 @final
@@ -101,13 +61,18 @@ class SyntheticBatches:
             yield self._batch
         self._epoch, self._done = epoch + 1, 0
 
-    def state_dict(self) -> dict[str, Any]:
+    @property
+    def position(self) -> Position:
         epoch, done = self._epoch, self._done
-        if done >= self.num_batches(epoch):
-            epoch, done = epoch + 1, 0
-        return {"epoch": epoch, "done": done, "identity": self._identity}
+        return Position(epoch + 1, 0) if done >= self.num_batches(epoch) else Position(epoch, done)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.position._asdict(), "identity": self._identity}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self._loader.load_state_dict(state)  # checks it
         self._epoch, self._done = state["epoch"], state["done"]
 
@@ -158,9 +123,3 @@ def time_dataloader(loader: FixedSizeLoader, *, num_epochs: int = 1) -> list[Loa
     finally:
         loader.terminate()
     return timings
-
-
-def peek(batches: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
-    """Return the first batch, and an iterator that still has it."""
-    first = next(batches)
-    return first, itertools.chain([first], batches)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchkiln.apps.schnet._batches import arguments_of, count_real, peek
+from torchkiln.apps.schnet._batches import arguments_of, count_real
 from torchkiln.apps.schnet._filter_tables import BakedRegression, tabulated
 from torchkiln.core import Backend, Options, OutputMode
 from torchkiln.datasets import MoleculeSet
@@ -20,6 +20,7 @@ from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression
 from torchkiln.report import ValidationResult
 from torchkiln.runtime import Program, inference_model
+from torchkiln.training._batches import peek
 
 
 class _Prepared(NamedTuple):

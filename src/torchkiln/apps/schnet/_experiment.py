@@ -15,7 +15,7 @@ import torch
 
 import torchkiln
 from torchkiln.apps.schnet._batches import LoaderTiming, time_dataloader
-from torchkiln.apps.schnet._job import CheckpointPlan, TrainingJob
+from torchkiln.apps.schnet._job import TrainingJob, make_checkpoint_plan
 from torchkiln.apps.schnet._loaders import batch_spec, make_loader
 from torchkiln.apps.schnet._optimizer import make_adam
 from torchkiln.apps.schnet._program_options import inference_options, training_options
@@ -39,6 +39,7 @@ from torchkiln.report import (
     write_report,
 )
 from torchkiln.report._write import PAGE_NAME
+from torchkiln.training._checkpoint_plan import CheckpointPlan
 
 
 def run_experiment(settings: Settings, clock: StartupClock | None = None) -> RunResult:
@@ -196,7 +197,7 @@ def make_job(
         model_arguments=arguments,
         fixed={"loss": bench.loss, "seed": bench.seed, "use_packing": wanted.use_packing},
         settings=settings.to_dict(),
-        model={"name": "SchNet", **arguments, "loss": bench.loss},
+        model_description={"name": "SchNet", **arguments, "loss": bench.loss},
         machine=describe_machine(),
     )
     clock.lap("plan")
@@ -223,7 +224,7 @@ def checkpoint_plan(settings: Settings) -> CheckpointPlan | None:
     """Return where to save; `--resume` alone means `--checkpoint` too."""
     if not (settings.checkpoint or settings.resume):
         return None
-    return CheckpointPlan(
+    return make_checkpoint_plan(
         root=settings.checkpoint_dir,
         model_name=settings.model_name,
         every_epochs=settings.checkpoint_epochs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,68 +11,43 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from torchkiln.checkpoints import CheckpointStore
-from torchkiln.core import CheckpointError, Options, OptionsError
+from torchkiln.core import Options, OptionsError
 from torchkiln.datasets import MoleculeSet
 from torchkiln.graphs import FixedSizeLoader
+from torchkiln.training._checkpoint_plan import CheckpointPlan, Words
+from torchkiln.training._schedule import check_interval, check_scheduler
+
+WORDS = Words(
+    go_on="--resume true",
+    begin="--resume false",
+    name="--model_name",
+    save="--checkpoint true saves a run",
+    every_epochs="checkpoint_epochs",
+    names_models=True,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPlan:
-    """Where and how often a run is saved.
+def make_checkpoint_plan(
+    *, root: Path, model_name: str, every_epochs: int = 1, resume: bool = False
+) -> CheckpointPlan:
+    """Return where and how often a run is saved, in the words of the benchmark.
 
     Args:
         root: Directory of all checkpoints; each model has a directory of its own below it.
         model_name: Name of this one.
         every_epochs: Save after so many epochs; the last one and an interrupt are always saved.
         resume: Continue the checkpoint of that name instead of beginning one.
+
+    Raises:
+        OptionsError: The name is none, or `every_epochs` is below 1.
     """
-
-    root: Path
-    model_name: str
-    every_epochs: int = 1
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        if self.every_epochs < 1:
-            raise OptionsError(
-                f"checkpoint_epochs must be at least 1, got {self.every_epochs}; to save nothing "
-                "use --checkpoint false"
-            )
-        name = Path(self.model_name).name
-        if not name or name != self.model_name or name == "..":
-            raise OptionsError(
-                f"model_name {self.model_name!r} cannot be the name of a directory; use letters, "
-                "digits, '-' and '_'"
-            )
-
-    @property
-    def directory(self) -> Path:
-        return self.root / self.model_name
-
-    def check(self) -> None:
-        """Refuse what would overwrite, or continue nothing; cheap enough to ask before all else.
-
-        Raises:
-            CheckpointError: There is a checkpoint and `resume` is off, or the other way round.
-        """
-        exists = CheckpointStore(self.directory).exists()
-        if exists and not self.resume:
-            raise CheckpointError(
-                f"there is a checkpoint of {self.model_name!r} already, in {self.directory}; "
-                "continue it with --resume true, or choose another --model_name"
-            )
-        if self.resume and not exists:
-            known = sorted(
-                path.name
-                for path in (self.root.iterdir() if self.root.is_dir() else ())
-                if CheckpointStore(path).exists()
-            )
-            names = f"there are {', '.join(known)}" if known else "there is none at all"
-            raise CheckpointError(
-                f"there is no checkpoint of {self.model_name!r} in {self.root} to resume: {names}; "
-                "check --model_name, or begin one with --resume false"
-            )
+    return CheckpointPlan(
+        root=root,
+        model_name=model_name,
+        every_epochs=every_epochs,
+        resume=resume,
+        words=dataclasses.replace(WORDS, go_on_here=f"--resume true --model_name {model_name}"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,7 +85,7 @@ class TrainingJob:
             seeds. What the job itself shows (model, data, optimizer, schedule, options) is compared
             anyway.
         settings: What was asked for, nested like the config file, for report and checkpoint.
-        model: Description of the model for the report; `parameters` is added, and
+        model_description: Of the model, for the report; `parameters` is added, and
             `table_error` if filters are tabulated.
         machine: Description of the machine for the report.
     """
@@ -132,7 +108,7 @@ class TrainingJob:
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    model: Mapping[str, Any] = field(default_factory=dict)
+    model_description: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -143,14 +119,6 @@ class TrainingJob:
                 f"ema_decay must be at least 0 and below 1, got {self.ema_decay}; usual are 0.99 "
                 "to 0.9999, null for no average"
             )
-        if self.scheduler_interval not in ("epoch", "update"):
-            raise OptionsError(
-                f"scheduler_interval must be 'epoch' or 'update', got {self.scheduler_interval!r}"
-            )
-        if self.scheduler is not None and self.scheduler.optimizer is not self.optimizer:
-            raise OptionsError("the scheduler must belong to the optimizer of the job")
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
-        if isinstance(self.scheduler, plateau) and self.scheduler_interval != "epoch":
-            raise OptionsError(
-                "ReduceLROnPlateau watches whole epochs; use scheduler_interval='epoch'"
-            )
+        check_interval(self.scheduler_interval)
+        if self.scheduler is not None:
+            check_scheduler(self.scheduler, self.optimizer, self.scheduler_interval)

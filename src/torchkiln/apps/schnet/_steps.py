@@ -1,16 +1,14 @@
-"""One call of training: as a compiled program, or in plain eager PyTorch."""
+"""One call of training in plain eager PyTorch, to compare programs with."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from torchkiln.apps.schnet._batches import arguments_of
-from torchkiln.core import Options, OutputMode, Precision, Reduction
-from torchkiln.runtime import training_model
+from torchkiln.core import Options, Precision, Reduction
 
 _DTYPES = {
     Precision.FLOAT32: torch.float32,
@@ -19,45 +17,9 @@ _DTYPES = {
 }
 
 
-class TrainingStep(Protocol):
-    """Trains on a combined batch: `device_iterations` weight updates."""
-
-    def compile(self, batch: Any) -> float | None:
-        """Get ready for batches like this one; return the seconds, None if nothing is compiled."""
-
-    def __call__(self, batch: Any) -> Tensor:
-        """Return the loss of each mini-batch, in order."""
-
-    def use_learning_rate(self) -> None:
-        """Take note of numbers that changed in the optimiser."""
-
-
-@final
-class ProgramStep:
-    """Whole calls in one program."""
-
-    def __init__(
-        self, regression: nn.Module, options: Options, optimizer: torch.optim.Optimizer
-    ) -> None:
-        options = options.replace(output_mode=OutputMode.ALL)
-        self._program = training_model(regression, options, optimizer)
-        self._optimizer = optimizer
-
-    def compile(self, batch: Any) -> float | None:
-        self._program.compile(**arguments_of(batch))
-        return self._program.compilation_time
-
-    def __call__(self, batch: Any) -> Tensor:
-        losses: Tensor = self._program(**arguments_of(batch))[-1]
-        return losses.reshape(-1).cpu()
-
-    def use_learning_rate(self) -> None:
-        self._program.set_optimizer(self._optimizer)
-
-
 @final
 class EagerStep:
-    """The same loop as people write it, for comparison: forward, backward, step."""
+    """The loop as people write it: forward, backward, step; a `torchkiln.training` step."""
 
     def __init__(
         self, regression: nn.Module, options: Options, optimizer: torch.optim.Optimizer
@@ -69,13 +31,12 @@ class EagerStep:
         self._scale = 1 / self._per_update if options.reduction is Reduction.MEAN else 1.0
         self._dtype = None if options.precision is None else _DTYPES[options.precision]
 
-    def compile(self, batch: Any) -> float | None:
+    def compile(self, batch: dict[str, Tensor]) -> float | None:
         return None
 
-    def __call__(self, batch: Any) -> Tensor:
+    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
         device = next(self._regression.parameters()).device
-        arguments = arguments_of(batch)
-        parts = {name: t.to(device).chunk(self._num_parts) for name, t in arguments.items()}
+        parts = {name: t.to(device).chunk(self._num_parts) for name, t in batch.items()}
         losses = []
         for number in range(self._num_parts):
             if number % self._per_update == 0:
