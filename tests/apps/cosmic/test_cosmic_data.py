@@ -1,8 +1,8 @@
 import pytest
 
 from torchkiln.apps.cosmic._data import PaddedOrder, ShuffledOrder
-from torchkiln.apps.cosmic._schedule import learning_rate_at
 from torchkiln.core import OptionsError
+from torchkiln.training._schedule import warmup_cosine
 
 
 def test_an_epoch_visits_no_event_twice_and_leaves_out_less_than_a_batch():
@@ -40,7 +40,7 @@ def test_judging_fills_the_last_batch_with_its_last_event():
 
 
 def test_the_learning_rate_rises_and_falls():
-    rates = [learning_rate_at(update, 100, 2.0, 0.1) for update in range(100)]
+    rates = [warmup_cosine(update, 100, 2.0, 0.1) for update in range(100)]
     assert rates[0] == pytest.approx(0.2)
     assert max(rates) == rates[9] == pytest.approx(2.0)
     assert rates[9:] == sorted(rates[9:], reverse=True)
@@ -48,4 +48,4 @@ def test_the_learning_rate_rises_and_falls():
 
 
 def test_without_warmup_it_begins_at_the_top():
-    assert learning_rate_at(0, 10, 2.0, 0.0) == 2.0
+    assert warmup_cosine(0, 10, 2.0, 0.0) == 2.0

@@ -1,8 +1,8 @@
 import matplotlib.image
 import numpy as np
 
-from torchkiln.apps.cosmic._history import EpochMetrics
 from torchkiln.apps.cosmic._pictures import write_curves, write_event_picture
+from torchkiln.apps.cosmic._record import EpochMetrics
 from torchkiln.models import SegmentationMetrics
 
 RED = np.array([0xD1, 0x34, 0x2F]) / 255

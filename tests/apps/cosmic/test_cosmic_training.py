@@ -8,9 +8,10 @@ import torch
 
 from torchkiln.apps.cosmic import CompiledDevice, PlainDevice
 from torchkiln.apps.cosmic._data import load_held_out_events, load_training_events
-from torchkiln.apps.cosmic._saving import RunSaver
+from torchkiln.apps.cosmic._judge import Judge
+from torchkiln.apps.cosmic._saving import load_network
 from torchkiln.apps.cosmic._tagger import TaggerWithLoss, make_tagger
-from torchkiln.apps.cosmic._trainer import Judge, train
+from torchkiln.apps.cosmic._trainer import train
 from torchkiln.core import CheckpointError, NonFiniteError, OptionsError
 from torchkiln.training._interrupt import Interrupted
 
@@ -123,7 +124,7 @@ def test_checkpoints_are_neither_overwritten_nor_mixed_up(tiny):
         run(tiny("mode.resume=true", "data.seed=9"))
     other = tiny("network.n_initial_filters=3")
     with pytest.raises(CheckpointError, match="is of a network with"):
-        RunSaver(other).load_network(make_tagger(other))
+        load_network(other, make_tagger(other))
     with pytest.raises(CheckpointError, match=r"no checkpoint in .*other"):
         run(tiny("run.id=other", "mode.resume=true"))
 

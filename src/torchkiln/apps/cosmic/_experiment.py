@@ -20,12 +20,13 @@ from torchkiln.apps.cosmic._data import (
     load_training_events,
 )
 from torchkiln.apps.cosmic._devices import CompiledDevice, Device, MakeDevice, make_device
-from torchkiln.apps.cosmic._history import History, describe
+from torchkiln.apps.cosmic._judge import Judge, progress
 from torchkiln.apps.cosmic._pictures import write_curves, write_event_picture
-from torchkiln.apps.cosmic._saving import RunSaver
+from torchkiln.apps.cosmic._record import TrainingRecord, describe
+from torchkiln.apps.cosmic._saving import load_network
 from torchkiln.apps.cosmic._settings import ComputeMode, Settings
 from torchkiln.apps.cosmic._tagger import Tagger, TaggerWithLoss, make_tagger
-from torchkiln.apps.cosmic._trainer import Judge, progress, train
+from torchkiln.apps.cosmic._trainer import train
 from torchkiln.core import OptionsError, write_atomic
 from torchkiln.core._threads import on_all_cores
 from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
@@ -34,7 +35,7 @@ from torchkiln.report._memory_verdict import available_bytes, print_memory_repor
 from torchkiln.runtime import MemoryReport
 
 
-def run_training(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> History:
+def run_training(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> TrainingRecord:
     """Train, then judge with the trained weights and draw events.
 
     Raises:
@@ -46,13 +47,13 @@ def run_training(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> H
     say(f"{describe_events(settings.data)}; {num_parameters:,} parameters")
     images, held_out = _load("training", settings), _load("held-out", settings)
     judge = _make_judge(settings, tagger, device, held_out)
-    history = train(settings, tagger, device, images, judge, say)
+    record = train(settings, tagger, device, images, judge, say)
     artist = _Artist(settings)
     metrics = judge.judge(look=artist.draw)
-    write_curves(settings.run.directory / "curves.png", history.losses, history.epochs)
-    _write_results(settings, metrics, history)
+    write_curves(settings.run.directory / "curves.png", record.losses, record.epochs)
+    _write_results(settings, metrics, record)
     _tell_result(settings, metrics)
-    return history
+    return record
 
 
 def run_inference(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> SegmentationMetrics:
@@ -63,7 +64,7 @@ def run_inference(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> 
     """
     device = make_device(settings, make_ipu)
     tagger = make_tagger(settings)
-    RunSaver(settings).load_network(tagger)
+    load_network(settings, tagger)
     held_out = _load("held-out", settings)
     judge = _make_judge(settings, tagger, device, held_out)
     artist = _Artist(settings)
@@ -161,21 +162,21 @@ def _load(which: str, settings: Settings) -> CosmicImages:
 
 
 def _write_results(
-    settings: Settings, metrics: SegmentationMetrics, history: History | None
+    settings: Settings, metrics: SegmentationMetrics, training: TrainingRecord | None
 ) -> None:
     record: dict[str, Any] = {
         "settings": dataclasses.asdict(settings),
         "metrics": dataclasses.asdict(metrics),
     }
-    if history is not None:
-        record["epochs"] = [dataclasses.asdict(epoch) for epoch in history.epochs]
+    if training is not None:
+        record["epochs"] = [dataclasses.asdict(epoch) for epoch in training.epochs]
         record["steps"] = {
-            "loss": history.losses,
-            "non_background_accuracy": history.accuracies,
+            "loss": training.losses,
+            "non_background_accuracy": training.accuracies,
         }
     text = json.dumps(record, indent=1, default=_to_plain)
     settings.run.directory.mkdir(parents=True, exist_ok=True)
-    name = "results.json" if history is not None else "inference.json"
+    name = "results.json" if training is not None else "inference.json"
     write_atomic(settings.run.directory / name, text + "\n")
 
 

@@ -13,7 +13,7 @@ from torchkiln.core import write_atomic
 from torchkiln.report._theme import LIGHT, Theme, render
 
 if TYPE_CHECKING:
-    from torchkiln.apps.cosmic._history import EpochMetrics
+    from torchkiln.apps.cosmic._record import EpochMetrics
 
 Image = NDArray[np.float32]
 Labels = NDArray[np.uint8]

@@ -1,31 +1,23 @@
-"""A run as a checkpoint, and back."""
+"""Where a run is saved, what a resumed one must share with it, and what earlier versions wrote."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any, final
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import torchkiln
-from torchkiln.apps.cosmic._history import History
+from torchkiln.apps.cosmic._record import ACCURACY, HELD_OUT, MEAN_IOU, TRAIN
 from torchkiln.apps.cosmic._settings import Settings
-from torchkiln.checkpoints import (
-    CheckpointStore,
-    find_non_finite,
-    load_optimizer_tensors,
-    optimizer_tensors,
-    random_state,
-    set_random_state,
-)
+from torchkiln.checkpoints import Checkpoint, CheckpointStore
 from torchkiln.core import CheckpointError
-from torchkiln.training._identity import describe_changes
+from torchkiln.training._checkpoint_plan import CheckpointPlan, Words
+from torchkiln.training._history import below
+from torchkiln.training._saving import RunSaver, RunState
 
 # How a step is computed, and where files are, may change on the way.
 _FREE_TO_CHANGE = (
@@ -37,107 +29,114 @@ _FREE_TO_CHANGE = (
     "recompute",
     "cache_dir",
 )
+_FOLDER = "checkpoint"
 
 
-@final
-class RunSaver:
-    """Saves and restores what training changes.
+def words_of(settings: Settings) -> Words:
+    """Return how a person says things to CosmicTagger."""
+    return Words(
+        go_on="mode.resume=true",
+        begin="mode.resume=false",
+        name="run.id",
+        go_on_here=f"mode.resume=true run.id={settings.run.id}",
+        save="mode.checkpoint_epochs is 0",
+        learning_rate="mode.optimizer.learning_rate",
+        every_epochs="mode.checkpoint_epochs",
+        counts="updates",
+    )
 
-    Args:
-        settings: Of the run; its folder gets a folder "checkpoint".
+
+def make_saver(settings: Settings, state: RunState) -> RunSaver:
+    """Return who saves a run into the folder "checkpoint" of its own.
+
+    Raises:
+        CheckpointError: There is a checkpoint and resuming was not asked for, or the other way
+            round.
     """
+    plan = CheckpointPlan(
+        root=settings.run.directory,
+        model_name=_FOLDER,
+        every_epochs=settings.mode.checkpoint_epochs,
+        resume=settings.mode.resume,
+        words=words_of(settings),
+    )
+    images = settings.run.minibatch_size * settings.mode.optimizer.gradient_accumulation
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._store = CheckpointStore(settings.run.directory / "checkpoint")
+    def upgrade(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Checkpoint:
+        return upgrade_checkpoint(tensors, facts, images)
 
-    @property
-    def directory(self) -> Path:
-        return self._store.directory
+    return RunSaver(
+        plan,
+        state,
+        identity=_identity(settings),
+        facts={"network": settings.network},
+        upgrade=upgrade,
+    )
 
-    def claim(self) -> AbstractContextManager[None]:
-        """Keep other processes from training under the same name."""
-        return self._store.claim()
 
-    def check(self) -> None:
-        """Compare what there is with what was asked for.
+def load_network(settings: Settings, network: nn.Module) -> None:
+    """Give a network the weights of the checkpoint of a run.
 
-        Raises:
-            CheckpointError: There is a checkpoint and resuming was not asked for, or the other way
-                round.
-        """
-        resume, exists = self._settings.mode.resume, self._store.exists()
-        if exists and not resume:
-            raise CheckpointError(
-                f"{self.directory} holds a checkpoint already; go on with mode.resume=true, or "
-                "choose another run.id"
-            )
-        if resume and not exists:
-            raise CheckpointError(
-                f"there is no checkpoint in {self.directory} to go on with; check run.id, or leave "
-                "out mode.resume"
-            )
-
-    def save(self, network: nn.Module, optimizer: torch.optim.Optimizer, history: History) -> None:
-        """Write a checkpoint of the run between two updates.
-
-        Raises:
-            CheckpointError: It could not be written, or there is NaN in the weights; the last good
-                one is kept.
-        """
-        parts: dict[str, Mapping[str, Tensor]] = {"model": network.state_dict()}
-        spoiled = find_non_finite(parts["model"])
-        if spoiled is not None:
-            raise CheckpointError(
-                f"weight {spoiled!r} holds NaN or infinity and is not saved; the last good "
-                f"checkpoint in {self.directory} is kept; lower mode.optimizer.learning_rate"
-            )
-        parts["optimizer"], optimizer_facts = optimizer_tensors(optimizer)
-        parts["random"] = random_state()
-        parts["history"], progress = history.to_checkpoint()
-        facts = {
-            "torchkiln": torchkiln.__version__,
-            "network": self._settings.network,
-            "identity": _identity(self._settings),
-            "optimizer": optimizer_facts,
-            **progress,
-        }
-        self._store.save(
-            {f"{part}/{name}": t for part, tensors in parts.items() for name, t in tensors.items()},
-            facts,
+    Raises:
+        CheckpointError: There is none, or it is that of another network.
+    """
+    directory = settings.run.directory / _FOLDER
+    tensors, facts = CheckpointStore(directory).load()
+    if facts["network"] != _plain(settings.network):
+        raise CheckpointError(
+            f"the checkpoint in {directory} is of a network with {facts['network']}, but "
+            f"asked for is one with {settings.network}; give the same network settings"
         )
+    network.load_state_dict(below("model/", tensors))
 
-    def restore(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> History:
-        """Put everything into the state of the checkpoint, random numbers included.
 
-        Raises:
-            CheckpointError: There is none, all are damaged, or it was made with other settings.
-        """
-        tensors, facts = self._store.load()
-        changes = describe_changes(facts["identity"], _identity(self._settings))
-        if changes:
-            raise CheckpointError(
-                f"the checkpoint in {self.directory} was made with other settings: "
-                f"{changes}; resume with the same, or begin anew under another run.id"
-            )
-        network.load_state_dict(_below("model", tensors))
-        load_optimizer_tensors(optimizer, _below("optimizer", tensors), facts["optimizer"])
-        set_random_state(_below("random", tensors))
-        return History.from_checkpoint(_below("history", tensors), facts)
+def upgrade_checkpoint(
+    tensors: dict[str, Tensor], facts: dict[str, Any], images_per_update: int
+) -> Checkpoint:
+    """Turn what CosmicTagger wrote when it had a training loop of its own into what is read now."""
+    if "sums" in facts:
+        return Checkpoint(tensors, facts)
+    tensors = dict(tensors)
+    losses, done = tensors["history/losses"], facts["done"]
+    tensors[f"history/series/{ACCURACY}"] = tensors.pop("history/accuracies")
+    tensors[f"history/series/{MEAN_IOU}"] = torch.full_like(losses, math.nan)  # was not kept
+    tensors["history/totals/counts"] = tensors.pop("history/counts")
+    samples = done * images_per_update
+    sums = {
+        "steps": done,
+        "loss_sum": sum(losses.tolist()[len(losses) - done :]) * images_per_update,
+        "samples": samples,
+        "seconds": facts["seconds"],
+    }
+    return Checkpoint(
+        tensors,
+        {
+            **facts,
+            "step": len(losses),
+            "sums": sums,
+            "epochs": [_upgrade_epoch(record) for record in facts["epochs"]],
+            "loader": {"epoch": facts["epoch"], "done": done},
+            "scheduler": None,
+            "average_updates": None,
+        },
+    )
 
-    def load_network(self, network: nn.Module) -> None:
-        """Give a network the weights of the checkpoint.
 
-        Raises:
-            CheckpointError: There is none, or it is that of another network.
-        """
-        tensors, facts = self._store.load()
-        if facts["network"] != _plain(self._settings.network):
-            raise CheckpointError(
-                f"the checkpoint in {self.directory} is of a network with {facts['network']}, but "
-                f"asked for is one with {self._settings.network}; give the same network settings"
-            )
-        network.load_state_dict(_below("model", tensors))
+def _upgrade_epoch(record: dict[str, Any]) -> dict[str, Any]:
+    seconds, images = record["seconds"], record["images"]
+    return {
+        "epoch": record["epoch"],
+        "loss": record["loss"],
+        "seconds": seconds,
+        "samples": images,
+        "samples_per_s": images / seconds if seconds else 0.0,
+        "learning_rate": record["learning_rate"],
+        "figures": {
+            f"{which}/{name}": value
+            for which in (TRAIN, HELD_OUT)
+            for name, value in record[which].items()
+        },
+    }
 
 
 def _identity(settings: Settings) -> dict[str, Any]:
@@ -164,8 +163,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     return json.loads(json.dumps(value, default=str))
-
-
-def _below(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    start = f"{part}/"
-    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
