@@ -65,8 +65,8 @@ def cache_list(directory: Path | None = None) -> None:
         directory: The cache directory; default: POPTORCH_CACHE_DIR, or else where the benchmark
             keeps its executables.
     """
-    from torchkiln.apps.schnet._program_options import default_cache_dir
     from torchkiln.commands._cache import list_cache
+    from torchkiln.core import default_cache_dir
 
     list_cache(directory or default_cache_dir())
 
@@ -78,8 +78,8 @@ def cache_clear(directory: Path | None = None) -> None:
         directory: The cache directory; default: POPTORCH_CACHE_DIR, or else where the benchmark
             keeps its executables.
     """
-    from torchkiln.apps.schnet._program_options import default_cache_dir
     from torchkiln.commands._cache import clear_cache
+    from torchkiln.core import default_cache_dir
 
     clear_cache(directory or default_cache_dir())
 

@@ -27,6 +27,7 @@ from torchkiln.core._errors import (
     WorkerError,
     WriteError,
 )
+from torchkiln.core._executable_folder import default_cache_dir
 from torchkiln.core._files import (
     atomic_path,
     file_lock,
@@ -133,6 +134,7 @@ __all__ = [
     # machine
     "cpu_features",
     "process_cache_dir",
+    "default_cache_dir",
     "user_cache_dir",
     "writable_cache_dir",
     # trace hooks

@@ -5,7 +5,7 @@ from torchkiln.report._monitors import make_monitor
 from torchkiln.report._record import EpochRecord, RunResult, StepRecord, ValidationResult
 from torchkiln.report._results_file import load_result, to_record
 from torchkiln.report._summary import print_record, print_summary
-from torchkiln.report._write import write_report
+from torchkiln.report._write import publish, write_report
 
 __all__ = [
     # what happened
@@ -22,6 +22,7 @@ __all__ = [
     "load_result",
     "print_record",
     "print_summary",
+    "publish",
     "to_record",
     "write_report",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from torchkiln.core import WriteError, write_atomic
+from torchkiln.core import StoreError, WriteError, write_atomic
 from torchkiln.report._page import render_page
 from torchkiln.report._plots import PICTURE_NAMES, pictures_of
 from torchkiln.report._record import RunResult
@@ -35,6 +36,32 @@ def write_report(result: RunResult, directory: Path) -> list[Path]:
     page = directory / PAGE_NAME
     write_atomic(page, render_page(result, light))
     return [*written, page]
+
+
+def publish(
+    result: RunResult, directory: Path, show: Callable[[RunResult], None] | None = None
+) -> Path:
+    """Write the report and show the figures, which must be shown even if it cannot be written.
+
+    Returns:
+        The page.
+
+    Raises:
+        StoreError: The report could not be written; the figures were shown.
+    """
+    failure = None
+    try:
+        write_report(result, directory)
+    except OSError as error:
+        failure = error
+    if show is not None:
+        show(result)
+    if failure is not None:
+        raise StoreError(
+            f"the report could not be written to {directory}: {failure}; what was printed is all "
+            "there is of it"
+        ) from failure
+    return directory / PAGE_NAME
 
 
 def _remove(path: Path) -> None:

@@ -1,1 +1,45 @@
-"""One training loop for every application, and for your own models."""
+"""Training on one loop: checkpoints, exact resume, interrupts, averaged weights, a report.
+
+Names below are imported when first used: exit codes need no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchkiln.report import EpochRecord as EpochRecord
+    from torchkiln.report import QuietMonitor as QuietMonitor
+    from torchkiln.report import RunMonitor as RunMonitor
+    from torchkiln.report import RunResult as RunResult
+    from torchkiln.report import StepRecord as StepRecord
+    from torchkiln.training._averaging import WeightAverage as WeightAverage
+    from torchkiln.training._exit_codes import ExitCode as ExitCode
+    from torchkiln.training._exit_codes import exit_code as exit_code
+    from torchkiln.training._schedule import warmup_cosine as warmup_cosine
+    from torchkiln.training._trainer import Trainer as Trainer
+
+_PLACES = {
+    "EpochRecord": "torchkiln.report",
+    "ExitCode": "torchkiln.training._exit_codes",
+    "QuietMonitor": "torchkiln.report",
+    "RunMonitor": "torchkiln.report",
+    "RunResult": "torchkiln.report",
+    "StepRecord": "torchkiln.report",
+    "Trainer": "torchkiln.training._trainer",
+    "WeightAverage": "torchkiln.training._averaging",
+    "exit_code": "torchkiln.training._exit_codes",
+    "warmup_cosine": "torchkiln.training._schedule",
+}
+__all__ = list(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return getattr(importlib.import_module(_PLACES[name]), name)
+    raise AttributeError(f"module 'torchkiln.training' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,7 +6,17 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchkiln.core import OptionsError
+import torch
+
+from torchkiln.core import Options, OptionsError
+
+_OPTIONS = (
+    "device_iterations",
+    "gradient_accumulation",
+    "replication_factor",
+    "reduction",
+    "precision",
+)
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -37,6 +47,18 @@ def to_kept(what: str, values: Mapping[str, Any]) -> dict[str, Any]:
                 "CosineAnnealingLR or ReduceLROnPlateau"
             )
     return result
+
+
+def identify_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the kind of an optimiser and the numbers that it was made with."""
+    numbers = to_kept("the numbers of the optimizer", optimizer.defaults)
+    return {"kind": type(optimizer).__name__, **numbers}
+
+
+def identify_options(options: Options) -> dict[str, Any]:
+    """Return the options that decide what is computed, not how."""
+    values = options.to_dict()
+    return {name: values[name] for name in _OPTIONS}
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

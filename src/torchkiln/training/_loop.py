@@ -11,7 +11,7 @@ from torch import Tensor, isfinite, nn
 
 from torchkiln.checkpoints import find_non_finite, random_state, set_random_state
 from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError
-from torchkiln.report import RunMonitor, StepRecord
+from torchkiln.report import EpochRecord, RunMonitor, StepRecord
 from torchkiln.report._record import Status
 from torchkiln.training._batches import peek
 from torchkiln.training._checkpoint_plan import Words
@@ -29,6 +29,7 @@ class Outcome:
         status: "finished", "interrupted" or "failed".
         note: Why it failed, or how to go on after an interrupt.
         history: All that it saw, the epoch that is not done included.
+        epochs: In order; the last one may be incomplete.
         compile_seconds: Before the first step; None if nothing was compiled.
         error: What it failed with.
     """
@@ -36,6 +37,7 @@ class Outcome:
     status: Status
     note: str
     history: History
+    epochs: list[EpochRecord]
     compile_seconds: float | None
     error: TorchkilnError | None = None
 
@@ -115,7 +117,10 @@ class TrainingLoop:
     def _outcome(
         self, status: Status, note: str = "", error: TorchkilnError | None = None
     ) -> Outcome:
-        return Outcome(status, note, self._history, self._compile_seconds, error)
+        epochs = list(self._history.epochs)
+        if self._history.sums.samples:
+            epochs.append(self._history.record(self._learning_rate))
+        return Outcome(status, note, self._history, epochs, self._compile_seconds, error)
 
     def _where(self) -> str:
         """Say how far the run is."""
@@ -211,7 +216,7 @@ class TrainingLoop:
         history, schedule = self._history, self._state.schedule
         with self._guard.excusing():
             validation: Validation = self._task.validate(history.totals, self._guard.check)
-        record = history.record(self.learning_rate, validation)
+        record = history.record(self._learning_rate, validation)
         if schedule is not None and schedule.after_epoch(record):
             self._task.use_learning_rate()
         history.finish_epoch(record)
@@ -223,7 +228,7 @@ class TrainingLoop:
             self._save(self._saver, is_last=is_last)
 
     @property
-    def learning_rate(self) -> float:
+    def _learning_rate(self) -> float:
         """That of the first group of parameters."""
         return float(self._state.optimizer.param_groups[0]["lr"])
 

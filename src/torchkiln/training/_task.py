@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+
+
+def first_not_finite(losses: Tensor) -> int:
+    """Return the number of the first loss that is NaN or infinite."""
+    return int(torch.nonzero(~torch.isfinite(losses)).flatten()[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,14 @@ class Place:
     step: int
     num_steps: int
     updates: int
+
+    def describe_loss(self, losses: Tensor) -> str:
+        """Say which of the losses of this step is not finite."""
+        part = first_not_finite(losses)
+        return (
+            f"the loss is {float(losses[part])} {self}, step {self.step + 1} of {self.num_steps}, "
+            f"mini-batch {part + 1} of {len(losses)}"
+        )
 
     def __str__(self) -> str:
         """Say it as people do, who count from 1."""

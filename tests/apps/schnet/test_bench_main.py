@@ -14,6 +14,7 @@ from _tiny_files import QUICK, write_molecules
 from torchkiln import cli
 from torchkiln.apps.schnet import _experiment
 from torchkiln.apps.schnet._main import main
+from torchkiln.report import _write
 from torchkiln.report._results_file import save_result
 
 REPOSITORY = Path(__file__).parents[3]
@@ -43,7 +44,7 @@ def no_plots(monkeypatch):
     def only_results(result, directory):
         return save_result(result, directory)
 
-    monkeypatch.setattr(_experiment, "write_report", only_results)
+    monkeypatch.setattr(_write, "write_report", only_results)
 
 
 def test_a_run_ends_with_a_table_plots_and_a_page(bench, tmp_path, capsys):
@@ -156,7 +157,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_figures(bench, monkey
     def full(result, directory):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_experiment, "write_report", full)
+    monkeypatch.setattr(_write, "write_report", full)
     assert bench("--json") == 1
     out = capsys.readouterr()
     assert json.loads(out.out)["status"] == "finished"

@@ -13,9 +13,9 @@ from torchkiln.apps.schnet._experiment import (
     make_job,
     run_name,
 )
-from torchkiln.apps.schnet._program_options import default_cache_dir, training_options
+from torchkiln.apps.schnet._program_options import training_options
 from torchkiln.apps.schnet._target_form import target_form
-from torchkiln.core import Backend, Options, OptionsError, Precision
+from torchkiln.core import Backend, Options, OptionsError, Precision, default_cache_dir
 
 
 @pytest.fixture(scope="module")

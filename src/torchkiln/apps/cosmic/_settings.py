@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from torchkiln.apps.schnet._program_options import default_cache_dir
-from torchkiln.core import OptionsError
+from torchkiln.core import OptionsError, default_cache_dir
 
 
 class ModeKind(enum.Enum):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -21,6 +20,7 @@ from torchkiln.models import MoleculeRegression
 from torchkiln.report import ValidationResult
 from torchkiln.runtime import Program, inference_model
 from torchkiln.training._batches import peek
+from torchkiln.training._evaluation import evaluating
 
 
 class _Prepared(NamedTuple):
@@ -63,7 +63,7 @@ class Evaluator:
         if not program.is_compiled and not self._eager:
             loader.set_epoch(0)
             batch, _ = peek(iter(loader))
-            with _evaluating(self._module):
+            with evaluating(self._module):
                 program.compile(**arguments_of(batch))
         return time.perf_counter() - start
 
@@ -83,7 +83,7 @@ class Evaluator:
         indices, predictions = [], []
         loss_sum, num_molecules = 0.0, 0
         loader.set_epoch(0)
-        with _evaluating(self._module):
+        with evaluating(self._module):
             for batch in loader:
                 prediction, *_, losses = prepared.program(**arguments_of(batch))
                 prediction, losses = prediction.cpu(), losses.cpu()
@@ -134,14 +134,3 @@ class Evaluator:
                 data.molecules, data.target, data.splits["train"], chosen
             )
         return self._baselines[key]
-
-
-@contextlib.contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module that may be in training into evaluation mode, and back."""
-    was_training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(was_training)

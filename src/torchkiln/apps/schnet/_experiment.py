@@ -5,26 +5,22 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import torchkiln
 from torchkiln.apps.schnet._batches import LoaderTiming, time_dataloader
 from torchkiln.apps.schnet._job import TrainingJob, make_checkpoint_plan
 from torchkiln.apps.schnet._loaders import batch_spec, make_loader
 from torchkiln.apps.schnet._optimizer import make_adam
-from torchkiln.apps.schnet._program_options import inference_options, training_options
+from torchkiln.apps.schnet._program_options import training_options
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import target_form
 from torchkiln.apps.schnet._trainer import train
-from torchkiln.core import Options, OptionsError, StoreError
-from torchkiln.core._threads import usable_cores
+from torchkiln.core import Options, OptionsError
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
@@ -36,10 +32,11 @@ from torchkiln.report import (
     make_monitor,
     print_record,
     print_summary,
-    write_report,
+    publish,
 )
-from torchkiln.report._write import PAGE_NAME
 from torchkiln.training._checkpoint_plan import CheckpointPlan
+from torchkiln.training._evaluation import inference_options
+from torchkiln.training._machine import describe_machine
 
 
 def run_experiment(settings: Settings, clock: StartupClock | None = None) -> RunResult:
@@ -86,17 +83,8 @@ def run_experiment(settings: Settings, clock: StartupClock | None = None) -> Run
         monitor.result(result)
     finally:
         monitor.close()
-    failure = _write_report(result, directory)
-    if settings.json:
-        print_record(result)
-    else:
-        print_summary(result)
-    if failure is not None:
-        raise StoreError(
-            f"the report could not be written to {directory}: {failure}; what was printed is all "
-            "there is of it"
-        ) from failure
-    say(f"report: {directory / PAGE_NAME}")
+    page = publish(result, directory, show=print_record if settings.json else print_summary)
+    say(f"report: {page}")
     return result
 
 
@@ -242,20 +230,6 @@ def run_name(settings: Settings) -> str:
     return "-".join([settings.bench.factory, settings.target, form, *loop, now])
 
 
-def describe_machine() -> dict[str, Any]:
-    """Return what somebody must know to repeat the figures."""
-    return {
-        "processor": _processor(),
-        "cores": len(usable_cores()),
-        "threads": torch.get_num_threads(),
-        "pinned": os.environ.get("OMP_PROC_BIND") == "true",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchkiln": torchkiln.__version__,
-        "system": platform.platform(),
-    }
-
-
 def say(text: str) -> None:
     """Tell a person what is going on; standard output is for results."""
     with contextlib.suppress(BrokenPipeError):  # the reader has seen enough; results still count
@@ -307,15 +281,6 @@ def _make_folder(directory: Path, what: str, flag: str, *, is_new: bool = False)
     return directory
 
 
-def _write_report(result: RunResult, directory: Path) -> OSError | None:
-    """Write the report; return what went wrong, as the figures must be printed all the same."""
-    try:
-        write_report(result, directory)
-    except OSError as error:
-        return error
-    return None
-
-
 def _evaluation_loader(
     settings: Settings, dataset: MoleculeSet, split: str, spec: BatchSpec, options: Options
 ) -> FixedSizeLoader | None:
@@ -344,12 +309,3 @@ def _scheduler(
 
 def _count(dataset: MoleculeSet) -> str:
     return ", ".join(f"{len(indices):,} {split}" for split, indices in dataset.splits.items())
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from pathlib import Path
 from typing import Any
 
 from torchkiln.apps.schnet._settings import BenchSettings, Settings
-from torchkiln.core import Backend, Options, OptionsError, Precision, user_cache_dir
+from torchkiln.core import Backend, Options, OptionsError, Precision, default_cache_dir
 
 # Fields of Options that flags of `bench` set, too.
 _FLAGS = ("device_iterations", "gradient_accumulation", "replication_factor", "backend")
-
-
-def default_cache_dir() -> Path:
-    """Return where the benchmark keeps executables, so that a second start need not compile.
-
-    `POPTORCH_CACHE_DIR`, or a folder in the user's cache directory.
-    """
-    named = Options().cache_dir
-    if named is not None:
-        return named
-    return user_cache_dir() / "executables"
 
 
 def training_options(settings: Settings) -> Options:
@@ -44,19 +32,6 @@ def training_options(settings: Settings) -> Options:
     if bench.half_precision:
         chosen["precision"] = _half_precision(base)
     return base.replace(**chosen)
-
-
-def inference_options(options: Options) -> Options:
-    """Return the options of the program that validates: one mini-batch a call."""
-    return options.replace(
-        device_iterations=1,
-        gradient_accumulation=1,
-        replication_factor=1,
-        input_group_size=1,
-        output_mode="default",
-        output_period=1,
-        anchors={},
-    )
 
 
 def _choose(name: str, bench: BenchSettings, base: Options) -> Any:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from torchkiln.apps.schnet._batches import arguments_of, count_real, real_indices
@@ -18,7 +17,7 @@ from torchkiln.apps.schnet._profile import profile_call
 from torchkiln.apps.schnet._steps import EagerStep
 from torchkiln.report import ValidationResult
 from torchkiln.training._steps import ProgramStep, TrainingStep
-from torchkiln.training._task import Place, StepOutcome, Validation
+from torchkiln.training._task import Place, StepOutcome, Validation, first_not_finite
 
 _MAX_NAMED = 20
 
@@ -75,15 +74,14 @@ class MoleculeTask:
         self._step.use_learning_rate()
 
     def explain(self, losses: Tensor, batch: Any, place: Place) -> str:
-        part = int(torch.nonzero(~torch.isfinite(losses)).flatten()[0])
+        part = first_not_finite(losses)
         indices = real_indices(batch, len(losses), part).tolist()
         names = self._job.dataset.molecules.names
         named = [f"{i} ({names[i]})" if names is not None else str(i) for i in indices]
         more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
         return (
-            f"the loss is {float(losses[part])} {place}, step {place.step + 1} of "
-            f"{place.num_steps}, mini-batch {part + 1} of {len(losses)}, with the molecules "
-            f"{', '.join(named[:_MAX_NAMED])}{more}: look at these, or lower the learning rate"
+            f"{place.describe_loss(losses)}, with the molecules {', '.join(named[:_MAX_NAMED])}"
+            f"{more}: look at these, or lower the learning rate"
         )
 
     def validate(self, totals: Mapping[str, Tensor], check: Callable[[], None]) -> Validation:

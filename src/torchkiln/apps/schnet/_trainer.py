@@ -17,18 +17,10 @@ from torchkiln.report import QuietMonitor, RunMonitor, RunResult
 from torchkiln.training._averaging import WeightAverage
 from torchkiln.training._batches import EpochBatches, ResumableBatches
 from torchkiln.training._history import History
-from torchkiln.training._identity import to_kept
+from torchkiln.training._identity import identify_optimizer, identify_options, to_kept
 from torchkiln.training._loop import Outcome, TrainingLoop
 from torchkiln.training._saving import RunSaver, RunState
 from torchkiln.training._schedule import TorchSchedule
-
-_OPTIONS = (
-    "device_iterations",
-    "gradient_accumulation",
-    "replication_factor",
-    "reduction",
-    "precision",
-)
 
 
 def train(job: TrainingJob, monitor: RunMonitor | None = None) -> RunResult:
@@ -118,21 +110,17 @@ def identity_of(job: TrainingJob, state: RunState) -> dict[str, Any]:
 
     How many epochs there are, and how a step is compiled, may change.
     """
-    options = job.options.to_dict()
     dataset = describe_dataset(job.dataset)
     del dataset["source"]  # files may have moved
     return {
         "model": to_kept("model_arguments", dict(job.model_arguments)),
         "dataset": dataset,
         "transform": job.dataset.transform.to_dict(),
-        "optimizer": {
-            "kind": type(job.optimizer).__name__,
-            **to_kept("the numbers of the optimizer", job.optimizer.defaults),
-        },
+        "optimizer": identify_optimizer(job.optimizer),
         "scheduler": None if state.schedule is None else state.schedule.identity(),
         "ema_decay": job.ema_decay,
         "synthetic_data": job.synthetic_data,
-        "options": {name: options[name] for name in _OPTIONS},
+        "options": identify_options(job.options),
         **to_kept("fixed", dict(job.fixed)),
     }
 
@@ -163,10 +151,6 @@ def _network(regression: nn.Module) -> nn.Module:
 def _result(
     job: TrainingJob, task: MoleculeTask, outcome: Outcome, packing: dict[str, float]
 ) -> RunResult:
-    history = outcome.history
-    epochs = list(history.epochs)
-    if history.sums.samples:
-        epochs.append(history.record(float(job.optimizer.param_groups[0]["lr"])))
     facts = describe_dataset(job.dataset)
     tables = {} if task.tables.error is None else {"table_error": task.tables.error}
     return RunResult(
@@ -181,8 +165,8 @@ def _result(
         machine=dict(job.machine),
         compile_seconds=outcome.compile_seconds,
         packing=packing,
-        epochs=epochs,
-        steps=history.steps(),
+        epochs=outcome.epochs,
+        steps=outcome.history.steps(),
         validation=task.validation,
         test=task.test,
         note=outcome.note,
