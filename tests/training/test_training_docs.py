@@ -9,6 +9,7 @@ import pytest
 from _documented_run import (
     PAGE,
     documented_program,
+    end_of,
     everything_in,
     kill_once,
     newest,
@@ -80,7 +81,7 @@ def test_ctrl_c_saves_and_the_same_program_goes_on(uninterrupted, tmp_path):
     while not newest(tmp_path) and child.poll() is None:
         time.sleep(0.001)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=120)
+    said = end_of(child)
     assert child.returncode == 130, said
     assert "saved in runs/first/checkpoint; go on with the same program" in said
     assert (tmp_path / "runs" / "first" / "report.html").exists()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
-from torch import Tensor, isfinite, nn
+from torch import Tensor, isfinite
 
 from torchkiln.checkpoints import find_non_finite, random_state, set_random_state
 from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError
@@ -56,9 +56,7 @@ class TrainingLoop:
 
     Args:
         task: What is trained.
-        module: All that is trained, to be found sound at the end.
         state: What training changes.
-        num_epochs: In total, those of a resumed checkpoint included.
         saver: Saves the run; None: nobody does.
         history: What there is of the run already.
         monitor: Is told what happens.
@@ -68,34 +66,33 @@ class TrainingLoop:
     def __init__(
         self,
         task: Task,
-        *,
-        module: nn.Module,
         state: RunState,
-        num_epochs: int,
         saver: RunSaver | None,
         history: History,
         monitor: RunMonitor,
         words: Words,
     ) -> None:
         self._task = task
-        self._module = module
         self._state = state
-        self._num_epochs = num_epochs
         self._saver = saver
         self._history = history
         self._monitor = monitor
         self._words = words
         self._guard = InterruptGuard()
+        self._num_epochs = 0
         self._compile_seconds: float | None = None
 
-    def run(self) -> Outcome:
+    def run(self, num_epochs: int) -> Outcome:
         """Train until the epochs are done, a loss is not finite, or the person stops it.
 
         The first Ctrl-C (or SIGTERM) ends the run after the present step: it is saved, if there is
         a saver, and the outcome says "interrupted". A second one, or one while programs are
         compiled, is a `KeyboardInterrupt`.
+
+        Args:
+            num_epochs: In total, those of a resumed checkpoint included.
         """
-        history = self._history
+        history, self._num_epochs = self._history, num_epochs
         if self._saver is not None and self._saver.resumes:
             more = f", after {history.updates:,} weight updates"
             self._monitor.message(
@@ -243,7 +240,7 @@ class TrainingLoop:
 
     def _require_sound(self, problem: str | None) -> None:
         """Raise if the last update spoiled the weights: no later loss can show it."""
-        spoiled = find_non_finite(self._module.state_dict())
+        spoiled = find_non_finite(self._state.module.state_dict())
         if spoiled is not None:
             problem = f"weight {spoiled!r} holds NaN or infinity: lower {self._words.learning_rate}"
         if problem is not None:

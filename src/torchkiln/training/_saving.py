@@ -36,7 +36,8 @@ class RunState:
     """Everything that training changes.
 
     Args:
-        network: Whose weights are kept.
+        module: All that is trained.
+        network: The part of it whose weights are kept.
         optimizer: Over them.
         batches: Know how far the epoch is.
         schedule: Changes the learning rate; None: nobody does.
@@ -44,6 +45,7 @@ class RunState:
         averaged: The network within the average.
     """
 
+    module: nn.Module
     network: nn.Module
     optimizer: torch.optim.Optimizer
     batches: EpochBatches

@@ -163,16 +163,8 @@ class Trainer:
         task = ModuleTask(
             self.module, self.options, self.optimizer, evaluated, self.validation_loader
         )
-        return TrainingLoop(
-            task,
-            module=self.module,
-            state=state,
-            num_epochs=self.num_epochs,
-            saver=saver,
-            history=history,
-            monitor=monitor,
-            words=Words(),
-        ).run()
+        loop = TrainingLoop(task, state, saver, history, monitor, Words())
+        return loop.run(self.num_epochs)
 
     def _plan(self) -> CheckpointPlan | None:
         if self.directory is None:
@@ -190,6 +182,7 @@ class Trainer:
 
     def _state(self) -> RunState:
         return RunState(
+            module=self.module,
             network=self.module,
             optimizer=self.optimizer,
             batches=make_batches(self.loader),

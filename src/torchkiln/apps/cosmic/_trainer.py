@@ -51,6 +51,7 @@ def train(
         return warmup_cosine(update, num_updates, optimizer.learning_rate, optimizer.warmup)
 
     state = RunState(
+        module=module,
         network=tagger,
         optimizer=rule,
         batches=EventBatches(device.make_loader(images, size, order, training=True), order),
@@ -63,16 +64,9 @@ def train(
             history = stack.enter_context(saver.opened())
         monitor = EventMonitor(say)
         stack.callback(monitor.close)
-        outcome = TrainingLoop(
-            EventTask(device.make_training(module, rule), judge, images_per_update, say),
-            module=module,
-            state=state,
-            num_epochs=settings.run.epochs,
-            saver=saver,
-            history=history,
-            monitor=monitor,
-            words=words_of(settings),
-        ).run()
+        task = EventTask(device.make_training(module, rule), judge, images_per_update, say)
+        loop = TrainingLoop(task, state, saver, history, monitor, words_of(settings))
+        outcome = loop.run(settings.run.epochs)
     if outcome.error is not None:
         raise outcome.error
     if outcome.status == "interrupted":

@@ -48,16 +48,9 @@ def train(job: TrainingJob, monitor: RunMonitor | None = None) -> RunResult:
             history = stack.enter_context(saver.opened())
         evaluated = job.regression if state.average is None else state.average.module
         task = MoleculeTask(job, evaluated, monitor.message)
-        outcome = TrainingLoop(
-            task,
-            module=job.regression,
-            state=state,
-            num_epochs=job.num_epochs,
-            saver=saver,
-            history=history,
-            monitor=monitor,
-            words=WORDS if job.checkpoint is None else job.checkpoint.words,
-        ).run()
+        words = WORDS if saver is None else saver.words
+        loop = TrainingLoop(task, state, saver, history, monitor, words)
+        outcome = loop.run(job.num_epochs)
         if outcome.note:
             monitor.message(outcome.note)
         return _result(job, task, outcome, packing)
@@ -72,6 +65,7 @@ def make_state(job: TrainingJob) -> RunState:
     make_batches = SyntheticBatches if job.synthetic_data else ResumableBatches
     batches: EpochBatches = make_batches(job.train_loader)
     return RunState(
+        module=job.regression,
         network=_network(job.regression),
         optimizer=job.optimizer,
         batches=batches,
