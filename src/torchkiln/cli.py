@@ -41,8 +41,7 @@ def bench_steps(
     from torchkiln.core._threads import pin_threads
 
     pin_threads(threads)
-    from torchkiln.apps.steps._measure import print_report, run_step_benchmark, write_report
-    from torchkiln.apps.steps._workloads import WORKLOADS
+    from torchkiln.apps.steps import WORKLOADS, print_report, run_step_benchmark, write_report
 
     for name in workloads:
         if name not in WORKLOADS:
@@ -236,11 +235,11 @@ def _run(args: list[str]) -> int:
     from torchkiln.core._config_flags import check_config_flags
 
     if args[:2] == ["bench", "cosmic"]:
-        from torchkiln.apps.cosmic._main import main as cosmic
+        from torchkiln.apps.cosmic import main as cosmic
 
         return cosmic(args[2:], prog="torchkiln bench cosmic")
     if args[:1] == ["bench"] and args[1:2] not in [[name] for name in _BENCHES]:
-        from torchkiln.apps.schnet._main import main as bench
+        from torchkiln.apps.schnet import main as bench
 
         return bench(args[1:], prog="torchkiln bench")
     if args[:1] == ["predict"]:

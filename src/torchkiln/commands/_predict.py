@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from torchkiln.apps.schnet._trained import TrainedModel
+    from torchkiln.apps.schnet import TrainedModel
     from torchkiln.datasets import Molecules
 
 _OUTPUTS = (".csv", ".extxyz", ".xyz")
@@ -65,7 +65,7 @@ def predict_files(
         raise OptionsError(f"rows must be 0 or more, got {rows}")
     check_output(output, files)
     _pin_threads()
-    from torchkiln.apps.schnet._trained import load_trained
+    from torchkiln.apps.schnet import load_trained
     from torchkiln.commands._predict_output import print_table, write_output
 
     trained = load_trained(checkpoint_dir / model_name)

@@ -6,8 +6,9 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, DefaultHelpFormatter
+from jsonargparse import ArgumentError, ArgumentParser
 
+from torchkiln.apps._command_line import make_base_parser, readable
 from torchkiln.apps.cosmic._settings import Settings
 from torchkiln.core import OptionsError
 from torchkiln.core._config_flags import check_config_flags
@@ -40,7 +41,7 @@ def read_settings(args: Sequence[str], prog: str = "cosmic_tagger.py") -> Settin
     try:
         built = parser.instantiate(parser.parse_args(spelled))
     except (ArgumentError, ValueError, RecursionError) as error:
-        raise OptionsError(_readable(error)) from error
+        raise OptionsError(readable(error)) from error
     except TypeError as error:  # the parser takes an empty group for one
         raise OptionsError(
             "a setting or a group of settings in a config file has no value; write one behind it, "
@@ -51,31 +52,9 @@ def read_settings(args: Sequence[str], prog: str = "cosmic_tagger.py") -> Settin
 
 def make_parser(prog: str) -> ArgumentParser:
     """Return the parser of `--group.name value`."""
-    parser = ArgumentParser(
-        prog=prog,
-        description=_DESCRIPTION,
-        epilog=_EPILOG.format(prog=prog),
-        formatter_class=_HelpFormatter,
-        allow_abbrev=False,
-        exit_on_error=False,
-    )
-    parser.add_argument(
-        "--config",
-        action=ActionConfigFile,
-        help="A file of settings, YAML or JSON; may be given several times.",
-    )
+    parser = make_base_parser(prog, _DESCRIPTION, _EPILOG.format(prog=prog), allow_abbrev=False)
     parser.add_class_arguments(Settings, sub_configs=False)
     return parser
-
-
-class _HelpFormatter(DefaultHelpFormatter):  # type: ignore[misc]
-    """Leaves the lines of the examples as they are."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith("examples:"):
-            return text
-        filled: str = super()._fill_text(text, width, indent)
-        return filled
 
 
 def _spelled(arg: str) -> str:
@@ -86,10 +65,3 @@ def _spelled(arg: str) -> str:
         return arg
     name, equals, value = arg.removeprefix("--").partition("=")
     return f"--{_SHORT.get(name, name)}{equals}{value}"
-
-
-def _readable(error: Exception) -> str:
-    """Say `run.epochs: expected ...` on one line."""
-    text = re.sub(r'Parser key "([^"]+)":\s*', r"\1: ", str(error))
-    text = re.sub(r"<class '([^']+)'>", r"\1", text)
-    return re.sub(r"\s*\n\s*", "; ", text.strip())

@@ -9,16 +9,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchkiln.apps.schnet._main import main as main
     from torchkiln.apps.schnet._trained import TrainedModel as TrainedModel
     from torchkiln.apps.schnet._trained import UnknownElement as UnknownElement
     from torchkiln.apps.schnet._trained import load_trained as load_trained
 
-__all__ = ["TrainedModel", "UnknownElement", "load_trained"]
+_PLACES = {
+    "TrainedModel": "_trained",
+    "UnknownElement": "_trained",
+    "load_trained": "_trained",
+    "main": "_main",
+}
+__all__ = list(_PLACES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module("torchkiln.apps.schnet._trained"), name)
+    if name in _PLACES:
+        return getattr(importlib.import_module(f"torchkiln.apps.schnet.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'torchkiln.apps.schnet' has no attribute {name!r}")
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import re
 import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, DefaultHelpFormatter
+from jsonargparse import ArgumentError, ArgumentParser
 
+from torchkiln.apps._command_line import HelpFormatter, make_base_parser, readable
 from torchkiln.apps.schnet._config_file import (
     OPTIONS_KEY,
     contradiction,
@@ -65,13 +65,13 @@ def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
             values = read_config(path)
             parser.parse_object(values)
         except (ArgumentError, OptionsError, RecursionError) as error:
-            raise OptionsError(f"config file {path}: {_readable(error)}") from error
+            raise OptionsError(f"config file {path}: {readable(error)}") from error
         merged = merge_settings(merged, values)
     try:
         base = parser.parse_object(merged) if merged else None
         built = parser.instantiate(parser.parse_args(flags, namespace=base))
     except (ArgumentError, ValueError, RecursionError) as error:
-        raise OptionsError(_readable(error)) from error
+        raise OptionsError(readable(error)) from error
     return Settings(**{name: getattr(built, name) for name in field_names(Settings)})
 
 
@@ -82,18 +82,7 @@ def _cached_parser(prog: str) -> ArgumentParser:
 
 def make_parser(prog: str = "bench.py") -> ArgumentParser:
     """Return the parser of the nested flags, with the short ones as aliases."""
-    parser = ArgumentParser(
-        prog=prog,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=_HelpFormatter,
-        exit_on_error=False,
-    )
-    parser.add_argument(
-        "--config",
-        action=ActionConfigFile,
-        help="A file of settings, YAML or JSON; may be given several times.",
-    )
+    parser = make_base_parser(prog, _DESCRIPTION, _EPILOG, _HelpFormatter)
     parser.add_class_arguments(Settings, sub_configs=True)
     actions = parser._option_string_actions
     for short, key in short_names().items():
@@ -109,8 +98,8 @@ def make_parser(prog: str = "bench.py") -> ArgumentParser:
     return parser
 
 
-class _HelpFormatter(DefaultHelpFormatter):  # type: ignore[misc]
-    """Writes `--long, --short VALUE`, and leaves the lines of the examples as they are."""
+class _HelpFormatter(HelpFormatter):
+    """Writes `--long, --short VALUE`."""
 
     def _format_action_invocation(self, action: Any) -> str:
         text: str = super()._format_action_invocation(action)
@@ -119,12 +108,6 @@ class _HelpFormatter(DefaultHelpFormatter):  # type: ignore[misc]
         names = [name for name in action.option_strings if not name.endswith("+")]
         value = text.rsplit(action.option_strings[-1], 1)[1]
         return ", ".join(names) + value
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith("examples:"):
-            return text
-        filled: str = super()._fill_text(text, width, indent)
-        return filled
 
     def _expand_help(self, action: Any) -> str:
         text: str = super()._expand_help(action)
@@ -202,10 +185,3 @@ def _checked_flags(args: Sequence[str], parser: ArgumentParser) -> Iterator[str]
         if key == OPTIONS_KEY:
             value = json.dumps(spell_options(read_options(value)))
         yield f"{flag}={value}"
-
-
-def _readable(error: Exception) -> str:
-    """Say `bench.num_epochs: expected ...` on one line."""
-    text = re.sub(r'Parser key "([^"]+)":\s*', r"\1: ", str(error))
-    text = re.sub(r"<class '([^']+)'>", r"\1", text)
-    return re.sub(r"\s*\n\s*", "; ", text.strip())
