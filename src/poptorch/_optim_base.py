@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from poptorch._option_store import require
-from torchkiln import runtime
+from torchkiln.checkpoints import keep_state_precision
 
 _ACCUMULATION_TYPES = (torch.float16, torch.float32)
 # The original's accumulation types -> the state that they are about, by torch's names; "grad" is
@@ -88,7 +88,7 @@ class Optimizer:
         variable += [name for name, (value, _) in extras.items() if value is not None]
         self._extra_names = tuple(extras)
         self.variable_attrs = VariableAttributes(variable, [*group_keys, *extras])
-        runtime.keep_state_precision(self)
+        keep_state_precision(self)
 
     @property
     def state_dtypes(self) -> dict[str, torch.dtype]:
@@ -112,7 +112,7 @@ class Optimizer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        runtime.keep_state_precision(self)  # hooks are not part of copies
+        keep_state_precision(self)  # hooks are not part of copies
 
     def state_dict(self) -> dict[str, Any]:
         """Return torch's state and the same tensors by the original's names.

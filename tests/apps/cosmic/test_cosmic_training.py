@@ -1,10 +1,8 @@
 """Training in all compute modes: same numbers, exact resume."""
 
-import os
-import signal
-
 import pytest
 import torch
+from _tiny_events import Stopping, run
 
 from torchkiln.apps.cosmic import CompiledDevice, PlainDevice
 from torchkiln.apps.cosmic._data import load_held_out_events, load_training_events
@@ -19,39 +17,6 @@ from torchkiln.training._interrupt import Interrupted
 # rounding decides in which direction the weight moves, so not every single weight can agree.
 LOSS_TOLERANCE = 1e-4
 SHARE_OF_MOVEMENT = 0.1
-
-
-def run(settings, device=None, say=lambda text: None):
-    device = device or CompiledDevice(settings)
-    tagger = make_tagger(settings)
-    images, held_out = load_training_events(settings.data), load_held_out_events(settings.data)
-    judge = Judge(tagger, device, held_out, settings.run.minibatch_size)
-    return tagger, train(settings, tagger, device, images, judge, say)
-
-
-class Stopping:
-    """A device on which the person presses Ctrl-C during one of the updates."""
-
-    def __init__(self, device, update):
-        self.device, self.update = device, update
-
-    def __getattr__(self, name):
-        return getattr(self.device, name)
-
-    def make_training(self, module, optimizer):
-        step = self.device.make_training(module, optimizer)
-        stopping = self
-
-        class Step:
-            compile, use_learning_rate = step.compile, step.use_learning_rate
-
-            def __call__(self, images, labels):
-                stopping.update -= 1
-                if stopping.update == 0:
-                    os.kill(os.getpid(), signal.SIGINT)
-                return step(images, labels)
-
-        return Step()
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,12 @@ def test_process_is_a_little_older_than_its_first_line():
 
 
 def test_trained_models_have_a_public_name_that_is_imported_when_used():
-    from torchkiln.apps.schnet import _trained
+    from torchkiln.apps.schnet import _main, _trained
 
     assert torchkiln.apps.schnet.load_trained is _trained.load_trained
     for name in torchkiln.apps.schnet.__all__:
-        assert getattr(torchkiln.apps.schnet, name) is getattr(_trained, name)
+        place = _main if name == "main" else _trained
+        assert getattr(torchkiln.apps.schnet, name) is getattr(place, name)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         torchkiln.apps.schnet.nonsense  # noqa: B018 - the access is the test
     assert run_python("import sys, torchkiln.apps.schnet; print('torch' in sys.modules)") == (
