@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, final
@@ -11,10 +12,10 @@ import xxhash
 from torch import Tensor
 from torch.utils.data import SequentialSampler
 
-from torchkiln.checkpoints import random_state, set_random_state
 from torchkiln.data import AsyncPrefetcher, DataLoader, LoaderError, LoaderMode, flatten
 
-_GENERATOR = "generator"
+_GENERATOR, _SEED = "generator", "seed"
+_END = object()
 
 
 class Position(NamedTuple):
@@ -101,9 +102,10 @@ class ResumableBatches:
 class ReplayedBatches:
     """What an ordinary loader makes; to resume, the batches that are done are read once more.
 
-    The order of an epoch may depend on torch's generator, and on the loader's own if it has one, as
-    they are when the epoch begins: their states are saved. If the batches that are read once more
-    are others than they were, that is an error.
+    While the loader is at work, torch's generator has a state of its own, which follows from one
+    number that is drawn at the beginning of the epoch: so what the loader draws is repeated
+    exactly, whatever training draws in between. A generator that the loader has is saved, too. If
+    the batches that are read once more are others than they were, that is an error.
 
     Args:
         loader: Anything that begins anew for each epoch and has a length.
@@ -116,9 +118,12 @@ class ReplayedBatches:
         require_repeatable(loader)
         self._loader = loader
         self._position = Position(0, 0)
-        self._start: dict[str, Tensor] = {}  # generators when the epoch began
+        self._start: dict[str, Tensor] = {}  # what the epoch began with
+        self._batches: Iterator[Any] = iter(())
         self._last: Any = None  # batch that was handed out
         self._expected: str | None = None  # digest of the last one before a resume
+        self._numbers = torch.Generator().get_state()  # of the loader
+        self._has_workers = False
 
     @property
     def position(self) -> Position:
@@ -129,44 +134,86 @@ class ReplayedBatches:
         return len(self._loader)  # type: ignore[arg-type]  # required above
 
     def read(self, epoch: int) -> Iterator[Any]:
-        now = random_state()
         done = self._position.done if self._position.epoch == epoch else 0
-        if self._start:
-            _set_generators(self._loader, self._start)
-        if not done:
-            self._start = _generators(self._loader)
-        _set_epoch(self._loader, epoch)
-        batches = iter(self._loader)
+        self._begin(epoch, is_new=done == 0)
         if done:
-            self._skip(batches, done)
-            set_random_state(now)
-        for number, batch in enumerate(batches, done + 1):
-            self._position, self._last = Position(epoch, number), batch
+            self._skip(done)
+        while (batch := self._next()) is not _END:
+            done += 1
+            self._position, self._last = Position(epoch, done), batch
             yield batch
         self._position, self._last, self._start = Position(epoch + 1, 0), None, {}
 
-    def _skip(self, batches: Iterator[Any], done: int) -> None:
-        for batch in itertools.islice(batches, done):
-            self._last = batch
-        if digest_of(self._last) != self._expected:
+    def _begin(self, epoch: int, *, is_new: bool) -> None:
+        if _GENERATOR in self._start:
+            _own_generator(self._loader).set_state(self._start[_GENERATOR])
+        if is_new:
+            self._start = {_SEED: torch.randint(2**62, (1,)), **self._generator_state()}
+        self._start_workers()
+        self._numbers = torch.Generator().manual_seed(int(self._start[_SEED])).get_state()
+        _set_epoch(self._loader, epoch)
+        with self._own_numbers():
+            self._batches = iter(self._loader)
+
+    def _start_workers(self) -> None:
+        """Let workers that stay begin: afterwards all epochs draw the same numbers, also the first.
+
+        Torch draws one more when it starts them.
+        """
+        if not self._has_workers and getattr(self._loader, "persistent_workers", False):
+            before = self._generator_state()
+            with self._own_numbers():
+                iter(self._loader)
+            if before:
+                _own_generator(self._loader).set_state(before[_GENERATOR])
+        self._has_workers = True
+
+    def _next(self) -> Any:
+        with self._own_numbers():
+            return next(self._batches, _END)
+
+    @contextlib.contextmanager
+    def _own_numbers(self) -> Iterator[None]:
+        """Let torch's generator be the loader's for a moment."""
+        of_training = torch.get_rng_state()
+        torch.set_rng_state(self._numbers)
+        try:
+            yield
+        finally:
+            self._numbers = torch.get_rng_state()
+            torch.set_rng_state(of_training)
+
+    def _skip(self, done: int) -> None:
+        for _ in range(done):
+            self._last = self._next()
+        if self._last is _END or digest_of(self._last) != self._expected:
             raise LoaderError(
                 f"the loader does not repeat its batches: number {done} of this epoch is another "
-                "one than before, so the run cannot be resumed exactly; let the order follow from "
-                "torch's generator, from the loader's generator=, or from set_epoch(epoch), and "
-                "the data from the index alone"
+                "one than before, so the run cannot be resumed exactly; let order and samples "
+                "follow from torch's generator, from the loader's generator=, or from "
+                "set_epoch(epoch)"
             )
 
     def state_dict(self) -> dict[str, Any]:
         epoch, done = self.position
-        digest = digest_of(self._last) if done else None
-        return {"epoch": epoch, "done": done, "last_batch": digest}
+        if not done:
+            self._exhaust()
+        return {"epoch": epoch, "done": done, "last_batch": digest_of(self._last) if done else None}
+
+    def _exhaust(self) -> None:
+        """Let an epoch that is done come to its end: samplers may draw numbers there."""
+        if self._next() is not _END:
+            raise LoaderError(
+                f"{type(self._loader).__name__} has more batches than its length, "
+                f"{self.num_batches(0)}; correct its __len__"
+            )
 
     def tensors(self) -> dict[str, Tensor]:
-        if self.position.done:
-            return self._start
-        # Between epochs: torch's generators are saved with the run.
-        own = _generators(self._loader).get(_GENERATOR)
-        return {} if own is None else {_GENERATOR: own}
+        return self._start if self.position.done else self._generator_state()
+
+    def _generator_state(self) -> dict[str, Tensor]:
+        own = getattr(self._loader, "generator", None)
+        return {_GENERATOR: own.get_state()} if isinstance(own, torch.Generator) else {}
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self._position = Position(int(state["epoch"]), int(state["done"]))
@@ -242,20 +289,9 @@ def peek(batches: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
     return first, itertools.chain([first], batches)
 
 
-def _generators(loader: Any) -> dict[str, Tensor]:
-    states = random_state()
-    own = getattr(loader, "generator", None)
-    if isinstance(own, torch.Generator):
-        states[_GENERATOR] = own.get_state()
-    return states
-
-
-def _set_generators(loader: Any, states: Mapping[str, Tensor]) -> None:
-    if _GENERATOR in states:
-        loader.generator.set_state(states[_GENERATOR])
-    of_torch = {name: state for name, state in states.items() if name != _GENERATOR}
-    if of_torch:
-        set_random_state(of_torch)
+def _own_generator(loader: Any) -> torch.Generator:
+    own: torch.Generator = loader.generator
+    return own
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

@@ -134,14 +134,14 @@ class RunSaver:
         for name, tensors in parts.items():
             self._require_finite(name, tensors)
         parts["optimizer"], optimizer = optimizer_tensors(state.optimizer)
-        parts["random"] = random_state()
         parts["history"], progress = history.to_checkpoint()
-        parts["loader"] = state.batches.tensors()
+        loader, parts["loader"] = state.batches.state_dict(), state.batches.tensors()
+        parts["random"] = random_state()
         facts = {
             "torchkiln": torchkiln.__version__,
             **self._facts,
             **progress,
-            "loader": state.batches.state_dict(),
+            "loader": loader,
             "optimizer": optimizer,
             "scheduler": None if state.schedule is None else state.schedule.state_dict(),
             "average_updates": None if average is None else average.num_updates,

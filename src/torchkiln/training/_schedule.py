@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, final
 
@@ -61,7 +62,7 @@ class TorchSchedule:
         if self._interval != "update":
             return False
         for _ in range(num_updates):
-            self._scheduler.step()
+            self._move()
         return True
 
     def after_epoch(self, record: EpochRecord) -> bool:
@@ -69,10 +70,17 @@ class TorchSchedule:
             return False
         if isinstance(self._scheduler, ReduceLROnPlateau):
             known = (record.validation_mae, record.validation_loss, record.loss)
-            self._scheduler.step(next(value for value in known if value is not None))
+            self._move(next(value for value in known if value is not None))
         else:
-            self._scheduler.step()
+            self._move()
         return True
+
+    def _move(self, *metrics: float) -> None:
+        with warnings.catch_warnings():
+            # A run that goes on after the last step of an epoch begins with this.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            step: Callable[..., None] = self._scheduler.step
+            step(*metrics)
 
     def identity(self) -> dict[str, Any]:
         kind = type(self._scheduler).__name__
