@@ -5,8 +5,9 @@ Names below are imported when first used: exit codes need no torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchkiln.core._lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torchkiln.report import EpochRecord as EpochRecord
@@ -33,13 +34,4 @@ _PLACES = {
     "warmup_cosine": "torchkiln.training._schedule",
 }
 __all__ = list(_PLACES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(importlib.import_module(_PLACES[name]), name)
-    raise AttributeError(f"module 'torchkiln.training' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__ = lazy_names(__name__, _PLACES)

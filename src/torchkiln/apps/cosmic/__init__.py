@@ -5,8 +5,9 @@ Names below are imported when first used: reading a command line needs no torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchkiln.core._lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torchkiln.apps.cosmic._arguments import read_settings as read_settings
@@ -19,23 +20,14 @@ if TYPE_CHECKING:
     from torchkiln.apps.cosmic._settings import Settings as Settings
 
 _PLACES = {
-    "CompiledDevice": "_devices",
-    "ComputeMode": "_settings",
-    "Device": "_devices",
-    "OptimizerKind": "_settings",
-    "PlainDevice": "_devices",
-    "Settings": "_settings",
-    "main": "_main",
-    "read_settings": "_arguments",
+    "CompiledDevice": "torchkiln.apps.cosmic._devices",
+    "ComputeMode": "torchkiln.apps.cosmic._settings",
+    "Device": "torchkiln.apps.cosmic._devices",
+    "OptimizerKind": "torchkiln.apps.cosmic._settings",
+    "PlainDevice": "torchkiln.apps.cosmic._devices",
+    "Settings": "torchkiln.apps.cosmic._settings",
+    "main": "torchkiln.apps.cosmic._main",
+    "read_settings": "torchkiln.apps.cosmic._arguments",
 }
 __all__ = list(_PLACES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(importlib.import_module(f"torchkiln.apps.cosmic.{_PLACES[name]}"), name)
-    raise AttributeError(f"module 'torchkiln.apps.cosmic' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__ = lazy_names(__name__, _PLACES)

@@ -5,8 +5,9 @@ Names below are imported when first used: reading a command line needs no torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchkiln.core._lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torchkiln.apps.schnet._main import main as main
@@ -15,19 +16,10 @@ if TYPE_CHECKING:
     from torchkiln.apps.schnet._trained import load_trained as load_trained
 
 _PLACES = {
-    "TrainedModel": "_trained",
-    "UnknownElement": "_trained",
-    "load_trained": "_trained",
-    "main": "_main",
+    "TrainedModel": "torchkiln.apps.schnet._trained",
+    "UnknownElement": "torchkiln.apps.schnet._trained",
+    "load_trained": "torchkiln.apps.schnet._trained",
+    "main": "torchkiln.apps.schnet._main",
 }
 __all__ = list(_PLACES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(importlib.import_module(f"torchkiln.apps.schnet.{_PLACES[name]}"), name)
-    raise AttributeError(f"module 'torchkiln.apps.schnet' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__ = lazy_names(__name__, _PLACES)

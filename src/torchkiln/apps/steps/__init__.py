@@ -5,8 +5,9 @@ Names below are imported when first used: threads are pinned before torch is loa
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torchkiln.core._lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torchkiln.apps.steps._measure import print_report as print_report
@@ -15,19 +16,10 @@ if TYPE_CHECKING:
     from torchkiln.apps.steps._workloads import WORKLOADS as WORKLOADS
 
 _PLACES = {
-    "WORKLOADS": "_workloads",
-    "print_report": "_measure",
-    "run_step_benchmark": "_measure",
-    "write_report": "_measure",
+    "WORKLOADS": "torchkiln.apps.steps._workloads",
+    "print_report": "torchkiln.apps.steps._measure",
+    "run_step_benchmark": "torchkiln.apps.steps._measure",
+    "write_report": "torchkiln.apps.steps._measure",
 }
 __all__ = list(_PLACES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(importlib.import_module(f"torchkiln.apps.steps.{_PLACES[name]}"), name)
-    raise AttributeError(f"module 'torchkiln.apps.steps' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__ = lazy_names(__name__, _PLACES)
