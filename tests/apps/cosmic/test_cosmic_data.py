@@ -2,7 +2,6 @@ import pytest
 
 from torchkiln.apps.cosmic._data import PaddedOrder, ShuffledOrder
 from torchkiln.core import OptionsError
-from torchkiln.training._schedule import warmup_cosine
 
 
 def test_an_epoch_visits_no_event_twice_and_leaves_out_less_than_a_batch():
@@ -37,15 +36,3 @@ def test_too_few_events_for_an_update_are_an_error():
 def test_judging_fills_the_last_batch_with_its_last_event():
     assert list(PaddedOrder(5, 3)) == [0, 1, 2, 3, 4, 4]
     assert list(PaddedOrder(4, 2)) == [0, 1, 2, 3]
-
-
-def test_the_learning_rate_rises_and_falls():
-    rates = [warmup_cosine(update, 100, 2.0, 0.1) for update in range(100)]
-    assert rates[0] == pytest.approx(0.2)
-    assert max(rates) == rates[9] == pytest.approx(2.0)
-    assert rates[9:] == sorted(rates[9:], reverse=True)
-    assert 0 < rates[-1] < 0.01
-
-
-def test_without_warmup_it_begins_at_the_top():
-    assert warmup_cosine(0, 10, 2.0, 0.0) == 2.0

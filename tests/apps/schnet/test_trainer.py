@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from _tiny_training import TinyNetwork, TinyRegression, make_dataset, make_job
+from _tiny_training import make_dataset, make_job
 
 from torchkiln import Options
 from torchkiln.apps.schnet import _task
@@ -16,10 +16,7 @@ from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import OptionsError
 from torchkiln.graphs import FixedSizeLoader
 from torchkiln.report import QuietMonitor
-from torchkiln.training._averaging import WeightAverage
-from torchkiln.training._history import History
 from torchkiln.training._steps import ProgramStep
-from torchkiln.training._task import StepOutcome
 
 COMBINED = Options(
     backend="capture", device_iterations=2, gradient_accumulation=2, show_progress=False
@@ -92,19 +89,6 @@ def test_the_monitor_hears_every_call(combined_run, dataset):
     assert len(numbers) > updates - 2 * len(result.epochs)
 
 
-def test_updates_of_filler_only_have_no_loss():
-    history = History()
-    outcome = StepOutcome.weighted(
-        torch.tensor([2.0, 0.0, 0.0, 0.0]), torch.tensor([3, 0, 0, 0]), per_update=2
-    )
-    history.take(outcome, seconds=1.0)
-    assert outcome.loss == 2.0
-    assert history.updates == 2
-    assert history.steps() == [(0, 2.0)]
-    tensors, facts = history.to_checkpoint()
-    assert History.from_checkpoint(tensors, facts).steps() == [(0, 2.0)]
-
-
 def test_the_learning_rate_decays_by_epoch(combined_run):
     result, _, job = combined_run
     assert [record.learning_rate for record in result.epochs] == [0.01, 0.005, 0.0025]
@@ -163,18 +147,6 @@ def test_the_average_is_what_validation_uses(dataset):
     assert averaged.validation.mae != plain.validation.mae
     follows = train(make_job(dataset, num_epochs=2, ema_decay=0.0))
     assert follows.validation.mae == pytest.approx(plain.validation.mae)
-
-
-def test_the_average_decays_by_update():
-    torch.manual_seed(0)
-    module = TinyRegression(TinyNetwork())
-    average = WeightAverage(module, 0.9, updates_per_call=3)
-    average.update()
-    before = average.module.model.head.bias.item()
-    with torch.no_grad():
-        module.model.head.bias += 1.0
-    average.update()
-    assert average.module.model.head.bias.item() - before == pytest.approx(1 - 0.9**3, abs=1e-6)
 
 
 def test_synthetic_data_repeats_one_batch(dataset):
