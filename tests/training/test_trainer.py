@@ -1,5 +1,6 @@
 """`Trainer` on modules and loaders of every kind."""
 
+import itertools
 import os
 import signal
 
@@ -154,6 +155,33 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path, kind, at):
     assert stop.texts == [stopped.note]
     torch.manual_seed(99)
     trainer = make_trainer(tmp_path / "run", kind)
+    require_same(trainer, trainer.fit(), expected_trainer, expected)
+
+
+def test_workers_of_validation_do_not_disturb_training(tmp_path):
+    def make(folder, **changes):
+        held_out = DataLoader(EAGER, make_data(), 16, num_workers=1)
+        return make_trainer(tmp_path / folder, validation_loader=held_out, **changes)
+
+    expected_trainer = make("straight")
+    expected = expected_trainer.fit()
+    make("run", monitors=[Stop(STOP_AT)]).fit()
+    trainer = make("run")
+    require_same(trainer, trainer.fit(), expected_trainer, expected)
+
+
+class Shorter(AsDicts):
+    """Has a batch less than it says."""
+
+    def __iter__(self):
+        return itertools.islice(super().__iter__(), NUM_BATCHES - 1)
+
+
+def test_a_loader_may_be_shorter_than_its_length(tmp_path):
+    expected_trainer = make_trainer(tmp_path / "straight", loader=Shorter())
+    expected = expected_trainer.fit()
+    make_trainer(tmp_path / "run", loader=Shorter(), monitors=[Stop(NUM_BATCHES - 2)]).fit()
+    trainer = make_trainer(tmp_path / "run", loader=Shorter())
     require_same(trainer, trainer.fit(), expected_trainer, expected)
 
 

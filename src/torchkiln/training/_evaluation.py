@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 
 from torchkiln.core import Options, OutputMode
@@ -38,6 +39,16 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         module.train(was_training)
 
 
+@contextlib.contextmanager
+def keeping_random_numbers() -> Iterator[None]:
+    """Put torch's generator back: loaders draw numbers when they start workers, once a process."""
+    before = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+
+
 @final
 class LossEvaluator:
     """The mean loss of held-out samples.
@@ -61,7 +72,7 @@ class LossEvaluator:
             check: Called after each batch; may raise to stop.
         """
         loss_sum, num_samples = 0.0, 0
-        with evaluating(self._module):
+        with evaluating(self._module), keeping_random_numbers():
             for batch in loader:
                 loss: Tensor = loss_of(call(self._program, batch))
                 samples = int(count_samples(batch, 1).sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from torchkiln.checkpoints import find_non_finite, random_state, set_random_stat
 from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError
 from torchkiln.report import EpochRecord, RunMonitor, StepRecord
 from torchkiln.report._record import Status
-from torchkiln.training._batches import peek
 from torchkiln.training._checkpoint_plan import Words
 from torchkiln.training._history import History
 from torchkiln.training._interrupt import Interrupted, InterruptGuard
@@ -139,9 +139,12 @@ class TrainingLoop:
     def _compile(self) -> Iterator[Any] | None:
         """Build the programs; return the batches of the first epoch if it has any left."""
         epoch = self._history.epoch
-        first, batches = None, None
+        first: Any = None
+        batches: Iterator[Any] | None = None
         if epoch < self._num_epochs and not self._is_trained(epoch):
-            first, batches = peek(self._state.batches.read(epoch))
+            batches = self._state.batches.read(epoch)
+            first = next(batches, None)  # none: a loader had fewer batches than its length
+            batches = batches if first is None else itertools.chain([first], batches)
         now = random_state()
         self._compile_seconds = self._task.compile(first)
         if self._saver is not None and self._saver.resumes:
