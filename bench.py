@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from torchkiln.bench.schnet._main import main
+    from torchkiln.apps.schnet import main
 except ModuleNotFoundError as error:
     sys.exit(
         f"bench.py: {error.name} is not installed for {sys.executable}; run `make install`, then "

@@ -15,7 +15,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn.models import SchNet as PygSchNet
 
 from torchkiln import Options, training_model
-from torchkiln.bench.schnet._trained import TrainedModel
+from torchkiln.apps.schnet._trained import TrainedModel
 from torchkiln.datasets import directed_edges, molecule_store, qm9_molecules
 from torchkiln.datasets.molecules._splits import choose_some
 from torchkiln.graphs import BatchSpec, collate

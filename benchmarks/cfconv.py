@@ -29,7 +29,7 @@ from pathlib import Path
 from _results import machine, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 CUTOFF_ANGSTROM = 10.0
 FLOAT_BYTES = 4

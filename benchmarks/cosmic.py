@@ -17,15 +17,15 @@ from pathlib import Path
 from _results import machine, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 NUM_THREADS = pin_threads()
 
 import torch
 
-from torchkiln.bench.cosmic import CompiledDevice, PlainDevice, read_settings
-from torchkiln.bench.cosmic._data import load_training_events
-from torchkiln.bench.cosmic._tagger import TaggerWithLoss, make_tagger
+from torchkiln.apps.cosmic import CompiledDevice, PlainDevice, read_settings
+from torchkiln.apps.cosmic._data import load_training_events
+from torchkiln.apps.cosmic._tagger import TaggerWithLoss, make_tagger
 
 ROOT = Path(__file__).parents[1]
 

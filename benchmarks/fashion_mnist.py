@@ -23,8 +23,8 @@ from typing import Any
 from _results import machine, read_result, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
 from torchkiln.core import StoreError
+from torchkiln.core._threads import pin_threads
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH_SIZE, DEVICE_ITERATIONS = 16, 25

@@ -24,7 +24,7 @@ from pathlib import Path
 from _results import machine, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 CORES = sorted(os.sched_getaffinity(0))
 pin_threads(1)

@@ -31,7 +31,7 @@ import numpy as np
 from _results import machine, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 from torchkiln.packing import ALGORITHMS, PackPlan, choose_slots, pack, split_giants
 
 Sizes = dict[str, np.ndarray]

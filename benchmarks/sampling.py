@@ -24,7 +24,7 @@ from typing import Any
 from _results import machine, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 pin_threads(1)  # before anything loads OpenMP
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from _results import result_path
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from _results import result_path
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 if TYPE_CHECKING:
     from _schnet_contenders import Workload

@@ -120,7 +120,7 @@ def print_table(record: dict[str, Any]) -> None:
 
 def draw(record: dict[str, Any], path: Path) -> None:
     """Draw the curves, and below them how far each pair is apart."""
-    from torchkiln.bench.report._theme import LIGHT, Theme, render
+    from torchkiln.report._theme import LIGHT, Theme, render
 
     def fill(figure: Any, theme: Theme) -> None:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))

@@ -27,7 +27,7 @@ from typing import Any
 from _results import machine, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINE = "PyG float32"
@@ -63,7 +63,7 @@ def main() -> None:
     pin_threads(1)
     import torch
 
-    from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.apps.schnet._trained import load_trained
 
     # PyG's Gaussians underflow to them. They are below 1e-37: it is for the time, not for errors.
     torch.set_flush_denormal(True)
@@ -175,7 +175,7 @@ def print_errors(name: str, found: dict[str, Any]) -> None:
 
 def draw(models: dict[str, Any], path: Path) -> None:
     """Draw errors against the number of knots, with PyG's float32 as a line."""
-    from torchkiln.bench.report._theme import LIGHT, render
+    from torchkiln.report._theme import LIGHT, render
 
     shown = ("energy_rms", "gradient", "forces")
 

@@ -26,7 +26,7 @@ from typing import Any
 from _results import machine, read_result, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 # The first makes Adam's states, so the second is the one that has everything.
 STEPS = 2

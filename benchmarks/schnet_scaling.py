@@ -25,7 +25,7 @@ from typing import Any
 from _results import machine, read_result, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = result_path("schnet_scaling")
@@ -168,7 +168,7 @@ def show(model: str, kind: str, result: dict[str, Any]) -> None:
 
 def draw(record: dict[str, Any], path: Path) -> None:
     """Draw rates relative to the fastest, with the band that is allowed."""
-    from torchkiln.bench.report._theme import LIGHT, Theme, render
+    from torchkiln.report._theme import LIGHT, Theme, render
 
     def fill(figure: Any, theme: Theme) -> None:
         for axis, (kind, (title, allowed)) in zip(figure.subplots(1, 2), AXES.items(), strict=True):

@@ -23,7 +23,7 @@ from pathlib import Path
 from _results import machine, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.bench._threads import pin_threads
+from torchkiln.core._threads import pin_threads
 
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
 pin_threads(1)

@@ -11,8 +11,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from torchkiln.bench.report import RunResult, load_result
-from torchkiln.bench.report._theme import LIGHT, Theme, render
+from torchkiln.report import RunResult, load_result
+from torchkiln.report._theme import LIGHT, Theme, render
 
 PICTURE = Path(__file__).parent / "images" / "accuracy.png"
 # Mean absolute errors in meV after full training on 110,000 molecules: SchNet's own paper (2018),

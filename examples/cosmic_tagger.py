@@ -7,20 +7,20 @@
 
 run.compute_mode CPU and CUDA train with plain PyTorch. IPU uses what stands below: all that changes
 when a PyTorch program becomes a PopTorch program. docs/porting.md goes through it step by step.
-Network, events, training loop and command line are in `torchkiln.bench.cosmic`.
+Network, events, training loop and command line are in `torchkiln.apps.cosmic`.
 """
 
 import os
 import sys
 import time
 
-from torchkiln.bench.cosmic import main
+from torchkiln.apps.cosmic import main
 
 
 def make_ipu(settings):
     # Here, because `--help` needs neither, and threads are pinned before torch is loaded.
     import poptorch
-    from torchkiln.bench.cosmic import OptimizerKind
+    from torchkiln.apps.cosmic import OptimizerKind
 
     if settings.run.backend is not None:
         # PopTorch has no word for it.

@@ -38,11 +38,10 @@ def bench_steps(
         warm_start: Also measure the first step of a second process, which finds the cache.
         json: Also write the figures to this file.
     """
-    from torchkiln.bench._threads import pin_threads
+    from torchkiln.core._threads import pin_threads
 
     pin_threads(threads)
-    from torchkiln.bench._step import print_report, run_step_benchmark, write_report
-    from torchkiln.bench._workloads import WORKLOADS
+    from torchkiln.apps.steps import WORKLOADS, print_report, run_step_benchmark, write_report
 
     for name in workloads:
         if name not in WORKLOADS:
@@ -65,8 +64,8 @@ def cache_list(directory: Path | None = None) -> None:
         directory: The cache directory; default: POPTORCH_CACHE_DIR, or else where the benchmark
             keeps its executables.
     """
-    from torchkiln.bench.schnet._program_options import default_cache_dir
     from torchkiln.commands._cache import list_cache
+    from torchkiln.core import default_cache_dir
 
     list_cache(directory or default_cache_dir())
 
@@ -78,8 +77,8 @@ def cache_clear(directory: Path | None = None) -> None:
         directory: The cache directory; default: POPTORCH_CACHE_DIR, or else where the benchmark
             keeps its executables.
     """
-    from torchkiln.bench.schnet._program_options import default_cache_dir
     from torchkiln.commands._cache import clear_cache
+    from torchkiln.core import default_cache_dir
 
     clear_cache(directory or default_cache_dir())
 
@@ -232,14 +231,14 @@ def main(args: list[str] | None = None) -> int:
 def _run(args: list[str]) -> int:
     from jsonargparse import CLI
 
-    from torchkiln.bench._config_flags import check_config_flags
+    from torchkiln.core._config_flags import check_config_flags
 
     if args[:2] == ["bench", "cosmic"]:
-        from torchkiln.bench.cosmic._main import main as cosmic
+        from torchkiln.apps.cosmic import main as cosmic
 
         return cosmic(args[2:], prog="torchkiln bench cosmic")
     if args[:1] == ["bench"] and args[1:2] not in [[name] for name in _BENCHES]:
-        from torchkiln.bench.schnet._main import main as bench
+        from torchkiln.apps.schnet import main as bench
 
         return bench(args[1:], prog="torchkiln bench")
     if args[:1] == ["predict"]:

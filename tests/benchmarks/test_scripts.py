@@ -42,10 +42,10 @@ def data_dir(tmp_path_factory):
 
 
 def accuracy_figure(folder: Path) -> list[str]:
-    sys.path.append(str(ROOT / "tests" / "bench" / "report"))
+    sys.path.append(str(ROOT / "tests" / "report"))
     from _sample_runs import sample_run
 
-    from torchkiln.bench.report._results_file import save_result
+    from torchkiln.report._results_file import save_result
 
     run = sample_run(num_epochs=2, num_molecules=10)
     run.dataset["target"] = "U0"
@@ -119,7 +119,7 @@ def test_every_script_can_be_asked_for_help():
     code = (
         "import contextlib, io, runpy, sys\n"
         "sys.path.insert(0, 'benchmarks'); sys.path.insert(0, 'examples/fashion_mnist')\n"
-        "from torchkiln.bench import _threads\n"
+        "from torchkiln.core import _threads\n"
         "_threads.pin_threads = lambda count=None: count or 1\n"  # torch is there after the first
         "for script in sys.argv[1:]:\n"
         "    sys.argv = [script, '--help']\n"

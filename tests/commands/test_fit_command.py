@@ -7,9 +7,9 @@ import json
 import pytest
 
 from torchkiln import cli
-from torchkiln.bench._memory_verdict import print_memory_report, remedies
 from torchkiln.commands._fit import parse_size
 from torchkiln.core import Backend, OptionsError
+from torchkiln.report._memory_verdict import print_memory_report, remedies
 from torchkiln.runtime.memory._report import MemoryReport, ModuleMemory
 
 GB = 2**30

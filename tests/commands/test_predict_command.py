@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchkiln.bench.schnet._trained import UnknownElement, load_trained
+from torchkiln.apps.schnet._trained import UnknownElement, load_trained
 from torchkiln.checkpoints import CheckpointStore
 from torchkiln.commands._predict import predict_files, spell_files
 from torchkiln.core import CheckpointError, OptionsError, StoreError

@@ -17,12 +17,12 @@ LAZY = {
     "poptorch._args": {_PYG: "torchkiln.graphs._containers"},
     "torchkiln.cli": {
         _COMMAND: """
-            torchkiln.bench._config_flags torchkiln.bench._step torchkiln.bench._threads
-            torchkiln.bench._workloads torchkiln.bench.cosmic._main torchkiln.bench.schnet._main
-            torchkiln.bench.schnet._program_options torchkiln.commands._cache
-            torchkiln.commands._doctor torchkiln.commands._fit torchkiln.commands._plan
-            torchkiln.commands._predict
+            torchkiln.apps.cosmic torchkiln.apps.schnet torchkiln.apps.steps
+            torchkiln.commands._cache torchkiln.commands._doctor torchkiln.commands._fit
+            torchkiln.commands._plan torchkiln.commands._predict torchkiln.core
+            torchkiln.core._config_flags
         """,
+        _PIN: "torchkiln.core._threads",
     },
     "torchkiln.commands._cache": {_HEAVY: "torchkiln.runtime.cache._cache"},
     "torchkiln.commands._data": {
@@ -34,37 +34,37 @@ LAZY = {
     },
     "torchkiln.commands._doctor_caches": {
         "what cannot be imported is a finding, and the rest of the diagnosis goes on": """
-            torchkiln.bench.schnet._program_options torchkiln.datasets._array_cache
-            torchkiln.ops._native torchkiln.runtime.cache._cache
-            torchkiln.runtime.compile._inductor_workspace
+            torchkiln.core torchkiln.datasets._array_cache torchkiln.ops._native
+            torchkiln.runtime.cache._cache torchkiln.runtime.compile._inductor_workspace
         """,
     },
     "torchkiln.commands._fit": {_HEAVY: "torchkiln.runtime"},
     "torchkiln.commands._plan_sizes": {_HEAVY: "torchkiln.datasets torchkiln.graphs"},
     "torchkiln.commands._predict": {
-        _PIN: "torchkiln.bench._threads",
+        _PIN: "torchkiln.core._threads",
         _HEAVY: """
-            torchkiln.bench.schnet._trained torchkiln.commands._predict_output torchkiln.datasets
+            torchkiln.apps.schnet torchkiln.commands._predict_output torchkiln.datasets
             torchkiln.datasets.molecules._molecules torchkiln.datasets.molecules._targets
         """,
     },
-    "torchkiln.bench.cosmic._main": {
+    "torchkiln.apps._command_line": {_PIN: "torchkiln.core._threads"},
+    "torchkiln.apps.cosmic._main": {
         _HEAVY: """
-            torchkiln.bench.cosmic._arguments torchkiln.bench.cosmic._devices
-            torchkiln.bench.cosmic._experiment torchkiln.bench.schnet._interrupt
+            torchkiln.apps._command_line torchkiln.apps.cosmic._arguments
+            torchkiln.apps.cosmic._devices torchkiln.apps.cosmic._experiment
+            torchkiln.training._interrupt
         """,
-        _PIN: "torchkiln.bench._threads",
     },
-    "torchkiln.bench.schnet._main": {
+    "torchkiln.apps.schnet._main": {
         "start-up is timed from here on, imports included": """
-            torchkiln.bench.schnet._arguments torchkiln.bench.schnet._startup
+            torchkiln.apps._command_line torchkiln.apps.schnet._arguments
+            torchkiln.apps.schnet._startup
         """,
-        _HEAVY: "torchkiln.bench.schnet._experiment",
-        _PIN: "torchkiln.bench._threads",
+        _HEAVY: "torchkiln.apps.schnet._experiment",
     },
-    "torchkiln.bench.schnet._experiment": {_HEAVY: "torchkiln.datasets.water"},
-    "torchkiln.bench.report._monitors": {
-        _EXTRA: "torchkiln.bench.report._tensorboard torchkiln.bench.report._wandb",
+    "torchkiln.apps.schnet._experiment": {_HEAVY: "torchkiln.datasets.water"},
+    "torchkiln.report._monitors": {
+        _EXTRA: "torchkiln.report._tensorboard torchkiln.report._wandb",
     },
     "torchkiln.datasets.molecules._interactions": {
         _NUMBA: "torchkiln.datasets.molecules._interaction_kernels",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchkiln.bench.cosmic import main
+from torchkiln.apps.cosmic import main
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cosmic_tagger.py"
 

@@ -237,12 +237,12 @@ class ResultsSave(Scenario):
     """Replacing the figures of a run by those of another."""
 
     def prepare(self, folder: Path) -> None:
-        from torchkiln.bench.report._results_file import save_result
+        from torchkiln.report._results_file import save_result
 
         save_result(_run(3), folder)
 
     def operate(self, folder: Path) -> Any:
-        from torchkiln.bench.report._results_file import save_result
+        from torchkiln.report._results_file import save_result
 
         save_result(_run(4), folder)
 
@@ -272,7 +272,7 @@ class ReportWrite(Scenario):
         from types import SimpleNamespace
         from unittest import mock
 
-        from torchkiln.bench.report import _write
+        from torchkiln.report import _write
 
         content = b"picture %d" % epochs
         pictures = [
@@ -292,7 +292,7 @@ class ReportWrite(Scenario):
 
 
 def _run(epochs: int) -> Any:
-    from torchkiln.bench.report import EpochRecord, RunResult, ValidationResult
+    from torchkiln.report import EpochRecord, RunResult, ValidationResult
 
     true = np.arange(50.0)
     split = ValidationResult.compare(true + 1 / epochs, true, baseline_mae=9.0)
@@ -312,7 +312,7 @@ def _run(epochs: int) -> Any:
 
 
 def _read_results(folder: Path) -> Any:
-    from torchkiln.bench.report._results_file import load_result
+    from torchkiln.report._results_file import load_result
 
     result = load_result(folder)
     assert result.test is not None

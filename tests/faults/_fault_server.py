@@ -21,7 +21,7 @@ from _harmful_scenarios import HARMFUL
 from _native_scenarios import NATIVE_SCENARIOS
 
 ALL = {**SCENARIOS, **NATIVE_SCENARIOS, **{name: kind for name, (kind, _) in HARMFUL.items()}}
-_USED_BY_ALL = ("torchkiln.bench.report._write", "torchkiln.bench.report._results_file")
+_USED_BY_ALL = ("torchkiln.report._write", "torchkiln.report._results_file")
 _USED_BY_NATIVE = ("torch._dynamo", "torch.export", "torch._inductor.codecache")
 _USED_BY_NATIVE += ("torch._inductor.package", "torch._inductor.compile_fx")
 

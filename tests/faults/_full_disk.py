@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "report"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 
 _PAGE = 4096
 _DISK_PAGES = 512
@@ -160,7 +160,7 @@ def store(disk: Path) -> tuple[Callable[[], object], Callable[[bool], None]]:
 def report(disk: Path) -> tuple[Callable[[], object], Callable[[bool], None]]:
     from _sample_runs import sample_run
 
-    from torchkiln.bench.report import load_result, write_report
+    from torchkiln.report import load_result, write_report
 
     first, second = (sample_run(num_epochs=n, num_molecules=200) for n in (2, 3))
     write_report(first, disk / "runs")

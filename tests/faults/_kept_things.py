@@ -83,7 +83,7 @@ def newest_of_two_checkpoints(folder: Path) -> Kept:
 
 @_kept_thing
 def trained_model(folder: Path) -> Kept:
-    from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.apps.schnet._trained import load_trained
     from torchkiln.checkpoints import CheckpointStore
     from torchkiln.datasets import TargetTransform
     from torchkiln.models import SchNet
@@ -471,8 +471,8 @@ def events(folder: Path) -> Kept:
 
 @_kept_thing
 def results_of_a_run(folder: Path) -> Kept:
-    from torchkiln.bench.report import EpochRecord, RunResult, ValidationResult
-    from torchkiln.bench.report._results_file import load_result, save_result
+    from torchkiln.report import EpochRecord, RunResult, ValidationResult
+    from torchkiln.report._results_file import load_result, save_result
 
     true = np.arange(8.0)
     save_result(

@@ -19,14 +19,14 @@ import tempfile
 import traceback
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "schnet"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "apps" / "schnet"))
 
 import torch
 from _tiny_training import facts_of, make_dataset, make_job
 
 from torchkiln import CheckpointStore, Options
-from torchkiln.bench.schnet._steps import ProgramStep
-from torchkiln.bench.schnet._trainer import train
+from torchkiln.apps.schnet._trainer import train
+from torchkiln.training._steps import ProgramStep
 
 NUM_EPOCHS = 8
 OPTIONS = Options(backend="eager", show_progress=False, device_iterations=2)

@@ -683,8 +683,8 @@ def _config(
 
 @_reader
 def config_of_schnet() -> Reader:
-    from torchkiln.bench.schnet._arguments import read_settings
-    from torchkiln.bench.schnet._config_file import short_names, types_by_key
+    from torchkiln.apps.schnet._arguments import read_settings
+    from torchkiln.apps.schnet._config_file import short_names, types_by_key
 
     names = [*types_by_key(), *short_names(), "bench", "dataset_factory", "model"]
     short = (
@@ -695,7 +695,7 @@ def config_of_schnet() -> Reader:
 
 @_reader
 def config_of_cosmic_tagger() -> Reader:
-    from torchkiln.bench.cosmic import _arguments
+    from torchkiln.apps.cosmic import _arguments
 
     make_parser = functools.cache(_arguments.make_parser)  # which takes most of the time
 
@@ -718,7 +718,7 @@ def _poptorch_errors() -> dict[str, Any]:
         "raised_in": {
             ("_option_store.py", "__getattr__"): (AttributeError,),
             ("_option_store.py", "require"): (AssertionError,),
-            ("_option_files.py", "_enum_member"): (AttributeError,),
+            ("_choices.py", "to_choice"): (AttributeError,),
             ("_option_files.py", "apply_json"): (ValueError,),
         },
     }
@@ -840,7 +840,7 @@ def tensors_of_a_checkpoint() -> Reader:
 def facts_of_a_trained_model() -> Reader:
     import tempfile
 
-    from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.apps.schnet._trained import load_trained
     from torchkiln.checkpoints import CheckpointStore
     from torchkiln.datasets import TargetTransform
     from torchkiln.models import SchNet
@@ -975,8 +975,8 @@ def _results() -> tuple[bytes, bytes]:
     """Return the two files of a run."""
     import tempfile
 
-    from torchkiln.bench.report import EpochRecord, RunResult, ValidationResult
-    from torchkiln.bench.report._results_file import save_result
+    from torchkiln.report import EpochRecord, RunResult, ValidationResult
+    from torchkiln.report._results_file import save_result
 
     true = np.arange(8.0)
     result = RunResult(
@@ -998,7 +998,7 @@ def _results() -> tuple[bytes, bytes]:
 
 
 def _sealed_results(document: Any) -> bytes:
-    from torchkiln.bench.report._results_file import _checksum
+    from torchkiln.report._results_file import _checksum
 
     if isinstance(document, dict):
         document.pop("sha256", None)
@@ -1008,7 +1008,7 @@ def _sealed_results(document: Any) -> bytes:
 
 @_reader
 def results_of_a_run() -> Reader:
-    from torchkiln.bench.report._results_file import load_result
+    from torchkiln.report._results_file import load_result
 
     record, series = _results()
 
@@ -1021,8 +1021,8 @@ def results_of_a_run() -> Reader:
 @_reader
 def series_of_a_run() -> Reader:
     """The checksum is right and the file is none of ours, in place or kept aside."""
-    from torchkiln.bench.report._results_file import load_result
-    from torchkiln.bench.report._series_aside import _aside
+    from torchkiln.report._results_file import load_result
+    from torchkiln.report._series_aside import _aside
 
     record, series = _results()
     turns = itertools.count()
@@ -1062,12 +1062,10 @@ def facts_of_a_resumed_training() -> Reader:
     import sys
     import tempfile
 
-    sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "schnet"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "apps" / "schnet"))
     from _tiny_training import make_dataset, make_job
 
-    from torchkiln.bench.schnet._batches import LiveBatches
-    from torchkiln.bench.schnet._saving import RunSaver
-    from torchkiln.bench.schnet._trainer import train
+    from torchkiln.apps.schnet._trainer import make_saver, make_state, train
 
     settings = {"dataset": make_dataset(), "gamma": 0.9, "num_epochs": 1}
     with tempfile.TemporaryDirectory() as folder:
@@ -1082,7 +1080,7 @@ def facts_of_a_resumed_training() -> Reader:
 
     def read(path: Path) -> Any:
         job = make_job(root=path.parents[1], resume=True, **settings)
-        return RunSaver(job, job.checkpoint).restore(LiveBatches(job.train_loader), None)
+        return make_saver(job, make_state(job)).restore()
 
     return _document("tiny/checkpoint-000001.json", [header], _sealed, read, prepare)
 

@@ -14,7 +14,7 @@ import pytest
 from _amount import WHOLE
 from _processes import PATIENCE_S, REPOSITORY, Terminal, child, end_marked, environment
 
-sys.path.insert(0, str(REPOSITORY / "tests" / "bench" / "schnet"))
+sys.path.insert(0, str(REPOSITORY / "tests" / "apps" / "schnet"))
 
 from _tiny_files import QUICK, write_molecules
 

@@ -39,7 +39,7 @@ def caches() -> Iterator[Finding]:
 
 def bench_cache_dir() -> Path:
     """Return where the benchmark keeps executables where POPTORCH_CACHE_DIR does not say."""
-    from torchkiln.bench.schnet._program_options import default_cache_dir
+    from torchkiln.core import default_cache_dir
 
     return default_cache_dir()
 

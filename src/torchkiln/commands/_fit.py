@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchkiln.bench._memory_verdict import available_bytes, print_memory_report
 from torchkiln.core import OptionsError, write_atomic
+from torchkiln.report._memory_verdict import available_bytes, print_memory_report
 
 if TYPE_CHECKING:
     from torchkiln.runtime import MemoryReport

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from torchkiln.bench.schnet._trained import TrainedModel
+    from torchkiln.apps.schnet import TrainedModel
     from torchkiln.datasets import Molecules
 
 _OUTPUTS = (".csv", ".extxyz", ".xyz")
@@ -42,7 +42,7 @@ def predict_files(
         raise OptionsError(f"rows must be 0 or more, got {rows}")
     check_output(output, files)
     _pin_threads()
-    from torchkiln.bench.schnet._trained import load_trained
+    from torchkiln.apps.schnet import load_trained
     from torchkiln.commands._predict_output import print_table, write_output
 
     trained = load_trained(checkpoint_dir / model_name)
@@ -87,7 +87,7 @@ def predict(files: list[str], trained: TrainedModel, *, backend: str | None = No
 def _pin_threads() -> None:
     """Pin threads, unless torch runs already or the user has arranged them himself."""
     if "torch" not in sys.modules and not {"OMP_NUM_THREADS", "OMP_PROC_BIND"} & set(os.environ):
-        from torchkiln.bench._threads import pin_threads
+        from torchkiln.core._threads import pin_threads
 
         pin_threads()
 

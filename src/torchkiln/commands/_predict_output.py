@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from torchkiln.bench.report._units import error_scale, format_error, format_seconds, with_unit
 from torchkiln.commands._predictions import Predictions
 from torchkiln.datasets.files._elements import formula
 from torchkiln.datasets.files._write import write_csv, write_extxyz
+from torchkiln.report._units import error_scale, format_error, format_seconds, with_unit
 
 _DECIMALS = 4
 

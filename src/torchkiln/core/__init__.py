@@ -28,6 +28,7 @@ from torchkiln.core._errors import (
     WorkerError,
     WriteError,
 )
+from torchkiln.core._executable_folder import default_cache_dir
 from torchkiln.core._extensions import Extends, load_extensions
 from torchkiln.core._files import (
     atomic_path,
@@ -142,6 +143,7 @@ __all__ = [
     # machine
     "cpu_features",
     "process_cache_dir",
+    "default_cache_dir",
     "user_cache_dir",
     "writable_cache_dir",
     # trace hooks

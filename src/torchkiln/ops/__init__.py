@@ -9,6 +9,7 @@ from torchkiln.ops._points import farthest_points, nearest
 from torchkiln.ops._print import PrintFormat, print_tensor
 from torchkiln.ops._random import bernoulli_is_exact, draw
 from torchkiln.ops._refine import refine
+from torchkiln.ops._scatter import scatter_extreme, scatter_sum
 from torchkiln.ops._segments import segment_sum
 from torchkiln.ops._slices import dynamic_slice, dynamic_update
 from torchkiln.ops._softplus_mlp import Layer, softplus_mlp
@@ -31,6 +32,8 @@ __all__ = [
     "refine",
     "register_host_function",
     "repeat",
+    "scatter_extreme",
+    "scatter_sum",
     "segment_sum",
     "softplus_mlp",
     "static_ctc_loss",

@@ -14,15 +14,15 @@ import time
 # The module and the function of it that is the phase.
 PLACES = {
     "import": ("torch.nn", ""),
-    "settings": ("torchkiln.bench.schnet._arguments", "read_settings"),
-    "data preparation": ("torchkiln.bench.schnet._experiment", "load_dataset"),
+    "settings": ("torchkiln.apps.schnet._arguments", "read_settings"),
+    "data preparation": ("torchkiln.apps.schnet._experiment", "load_dataset"),
     "capture": ("torchkiln.runtime.capture._capture", "capture"),
-    "step": ("torchkiln.bench.schnet._steps", "ProgramStep.__call__"),
+    "step": ("torchkiln.training._steps", "ProgramStep.__call__"),
     "save": ("torchkiln.checkpoints._store", "CheckpointStore._write"),
     # In the middle of phases: between molecules, and between the two files of a checkpoint.
     "a molecule": ("torchkiln.datasets.files._builder", "MoleculeBuilder.add"),
     "header of a checkpoint": ("torchkiln.checkpoints._store", "write_sealed"),
-    "report": ("torchkiln.bench.report._plots", "pictures_of"),
+    "report": ("torchkiln.report._plots", "pictures_of"),
 }
 
 

@@ -1,0 +1,99 @@
+"""Pictures of events: what the detector saw, what is true, what the network says."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchkiln.core import write_atomic
+from torchkiln.report._theme import LIGHT, Theme, render
+
+if TYPE_CHECKING:
+    from torchkiln.apps.cosmic._record import EpochMetrics
+
+Image = NDArray[np.float32]
+Labels = NDArray[np.uint8]
+
+_CLASSES = {"background": "#eceff3", "cosmic": "#2a6fb5", "neutrino": "#d1342f"}
+_EVENT_SIZE = (12.0, 7.0)
+_CURVES_SIZE = (9.5, 3.6)
+
+
+def write_event_picture(
+    path: Path, image: Image, truth: Labels, prediction: Labels, title: str
+) -> None:
+    """Draw the three planes of an event: input, truth and prediction side by side.
+
+    Args:
+        path: PNG to write.
+        image: Signals, [3, height, width].
+        truth: Classes, [3, height, width].
+        prediction: Likewise.
+        title: Above all of it.
+    """
+    draw = partial(_draw_event, image=image, truth=truth, prediction=prediction, title=title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, render(draw, LIGHT, _EVENT_SIZE))
+
+
+def write_curves(path: Path, losses: list[float], epochs: list[EpochMetrics]) -> None:
+    """Draw the loss of every update, and the metrics of held-out events after every epoch."""
+    draw = partial(_draw_curves, losses=losses, epochs=epochs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, render(draw, LIGHT, _CURVES_SIZE))
+
+
+def _draw_event(
+    figure: Any, theme: Theme, image: Image, truth: Labels, prediction: Labels, title: str
+) -> None:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    classes = ListedColormap(list(_CLASSES.values()))
+    axes = figure.subplots(3, 3, sharex=True, sharey=True)
+    for column, name in enumerate(("input, log(1 + signal)", "truth", "prediction")):
+        axes[0, column].set_title(name)
+    for plane in range(3):
+        axes[plane, 0].set_ylabel(f"plane {plane}\ntick")
+        axes[plane, 0].imshow(np.log1p(image[plane]), cmap="magma_r", **_PIXELS)
+        for column, labels in enumerate((truth, prediction), start=1):
+            axes[plane, column].imshow(labels[plane], cmap=classes, vmin=0, vmax=2, **_PIXELS)
+    for axis in axes.flat:
+        axis.grid(visible=False)
+    for axis in axes[2]:
+        axis.set_xlabel("wire")
+    handles = [Patch(color=colour, label=name) for name, colour in _CLASSES.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.suptitle(title, color=theme.ink)
+
+
+_PIXELS: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "none"}
+
+
+def _draw_curves(
+    figure: Any, theme: Theme, losses: list[float], epochs: list[EpochMetrics]
+) -> None:
+    left, right = figure.subplots(1, 2)
+    left.plot(losses, color=theme.main, linewidth=0.8)
+    left.set_yscale("log")
+    left.set_title("loss of each update")
+    left.set_xlabel("update")
+    numbers = [record.epoch + 1 for record in epochs]
+    shown = {
+        "non-background accuracy": (theme.main, "non_background_accuracy"),
+        "cosmic IoU": (theme.third, "cosmic_iou"),
+        "neutrino IoU": (theme.second, "neutrino_iou"),
+        "mean IoU": (theme.ink, "mean_iou"),
+    }
+    for name, (colour, attribute) in shown.items():
+        values = [getattr(record.held_out, attribute) for record in epochs]
+        right.plot(numbers, values, marker="o", markersize=3, color=colour, label=name)
+    right.set_ylim(0, 1)
+    right.set_title("held-out events")
+    right.set_xlabel("epoch")
+    right.xaxis.get_major_locator().set_params(integer=True)
+    right.legend()

@@ -1,0 +1,119 @@
+"""What the training loop must know about events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
+
+from torch import Tensor
+
+from torchkiln.apps.cosmic._data import ShuffledOrder
+from torchkiln.apps.cosmic._devices import Batches, TrainingStep
+from torchkiln.apps.cosmic._judge import Judge
+from torchkiln.apps.cosmic._record import ACCURACY, HELD_OUT, MEAN_IOU, TRAIN, to_figures
+from torchkiln.models import SegmentationMetrics
+from torchkiln.training._batches import Position
+from torchkiln.training._task import Place, StepOutcome, Validation
+
+
+@final
+class EventBatches:
+    """Epochs of a loader whose sampler can begin anywhere.
+
+    Args:
+        loader: Reads with `order`.
+        order: Of events.
+    """
+
+    def __init__(self, loader: Batches, order: ShuffledOrder) -> None:
+        self._loader = loader
+        self._order = order
+        self._position = Position(0, 0)
+
+    @property
+    def position(self) -> Position:
+        epoch, done = self._position
+        return Position(epoch + 1, 0) if done >= self._order.num_batches else self._position
+
+    def num_batches(self, epoch: int) -> int:
+        return self._order.num_batches
+
+    def read(self, epoch: int) -> Iterator[Any]:
+        first = self._position.done if self._position.epoch == epoch else 0
+        self._order.set_position(epoch, first)
+        for done, batch in enumerate(self._loader, first + 1):
+            self._position = Position(epoch, done)
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(zip(self.position._fields, self.position, strict=True))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self._position = Position(int(state["epoch"]), int(state["done"]))
+
+
+@final
+class EventTask:
+    """Trains on events, and judges by held-out ones.
+
+    Args:
+        step: Trains on the batches of one weight update.
+        judge: Judges by held-out events.
+        images_per_update: Events of an update.
+        say: Tells the person.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        judge: Judge,
+        images_per_update: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._step = step
+        self._judge = judge
+        self._images_per_update = images_per_update
+        self._say = say
+
+    def compile(self, batch: Any | None) -> float | None:
+        seconds = None if batch is None else self._step.compile(*batch)
+        if seconds is not None:
+            self._say(f"compiled in {seconds:.1f} s")
+        return seconds
+
+    def step(self, batch: Any, place: Place) -> StepOutcome:
+        counts, losses = self._step(*batch)
+        metrics = SegmentationMetrics.from_counts(counts)
+        loss = float(losses.mean())
+        return StepOutcome(
+            losses=losses,
+            update_losses=[loss],
+            loss_sum=loss * self._images_per_update,
+            samples=self._images_per_update,
+            figures={
+                ACCURACY: metrics.non_background_accuracy,
+                MEAN_IOU: metrics.mean_iou,
+            },
+            totals={"counts": counts},
+        )
+
+    def use_learning_rate(self) -> None:
+        self._step.use_learning_rate()
+
+    def explain(self, losses: Tensor, batch: Any, place: Place) -> str:
+        return (
+            f"the loss is {losses.tolist()} in update {place.updates + 1:,}: lower "
+            "mode.optimizer.learning_rate"
+        )
+
+    def validate(self, totals: Mapping[str, Tensor], check: Callable[[], None]) -> Validation:
+        train = SegmentationMetrics.from_counts(totals["counts"])
+        held_out = self._judge.judge(check=check)
+        figures = dict([*to_figures(train, TRAIN), *to_figures(held_out, HELD_OUT)])
+        return Validation(figures=figures)
+
+    def finish(self, check: Callable[[], None]) -> str | None:
+        return None

@@ -1,0 +1,75 @@
+"""`train`: a network on events, on the training loop."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from torchkiln.apps.cosmic._data import ShuffledOrder
+from torchkiln.apps.cosmic._devices import Device
+from torchkiln.apps.cosmic._judge import Judge
+from torchkiln.apps.cosmic._progress import EventMonitor
+from torchkiln.apps.cosmic._record import TrainingRecord
+from torchkiln.apps.cosmic._saving import make_saver, words_of
+from torchkiln.apps.cosmic._settings import Settings
+from torchkiln.apps.cosmic._tagger import Tagger, TaggerWithLoss
+from torchkiln.apps.cosmic._task import EventBatches, EventTask
+from torchkiln.datasets.cosmic import CosmicImages
+from torchkiln.training._history import History
+from torchkiln.training._interrupt import Interrupted
+from torchkiln.training._loop import TrainingLoop
+from torchkiln.training._saving import RunState
+from torchkiln.training._schedule import RateSchedule, warmup_cosine
+
+
+def train(
+    settings: Settings,
+    tagger: Tagger,
+    device: Device,
+    images: CosmicImages,
+    judge: Judge,
+    say: Callable[[str], None],
+) -> TrainingRecord:
+    """Train `tagger` until the epochs are done, or the person stops it.
+
+    The first Ctrl-C (or SIGTERM) ends the run after the present update, and saves it.
+
+    Raises:
+        Interrupted: The person stopped it.
+        NonFiniteError: The loss is NaN or infinite.
+        CheckpointError: There is a checkpoint but resuming was not asked for, or the other way
+            round; or it was made with other settings; or the last one could not be written.
+    """
+    optimizer, size = settings.mode.optimizer, settings.run.minibatch_size
+    images_per_update = size * optimizer.gradient_accumulation
+    order = ShuffledOrder(len(images), images_per_update, settings.run.seed)
+    num_updates = settings.run.epochs * order.num_batches
+    module = TaggerWithLoss(tagger, optimizer.loss_balance_scheme).train()
+    rule = device.make_optimizer(optimizer.name, module.parameters(), optimizer.learning_rate)
+
+    def rate_at(update: int) -> float:
+        return warmup_cosine(update, num_updates, optimizer.learning_rate, optimizer.warmup)
+
+    state = RunState(
+        module=module,
+        network=tagger,
+        optimizer=rule,
+        batches=EventBatches(device.make_loader(images, size, order, training=True), order),
+        schedule=RateSchedule(rule, rate_at),
+    )
+    with contextlib.ExitStack() as stack:
+        saver, history = None, History()
+        if settings.mode.checkpoint_epochs:
+            saver = make_saver(settings, state)
+            history = stack.enter_context(saver.opened())
+        monitor = EventMonitor(say)
+        stack.callback(monitor.close)
+        task = EventTask(device.make_training(module, rule), judge, images_per_update, say)
+        loop = TrainingLoop(task, state, saver, history, monitor, words_of(settings))
+        outcome = loop.run(settings.run.epochs)
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.status == "interrupted":
+        say(outcome.note)
+        raise Interrupted
+    return TrainingRecord.of(outcome.history, order.num_batches)

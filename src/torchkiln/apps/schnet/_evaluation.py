@@ -1,0 +1,136 @@
+"""Predictions for a whole split, in physical units, beside the truth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchkiln.apps.schnet._batches import arguments_of, count_real
+from torchkiln.apps.schnet._filter_tables import BakedRegression, tabulated
+from torchkiln.core import Backend, Options, OutputMode
+from torchkiln.datasets import MoleculeSet
+from torchkiln.datasets.molecules._targets import element_baseline
+from torchkiln.graphs import BatchSpec, FixedSizeLoader
+from torchkiln.models import MoleculeRegression
+from torchkiln.report import ValidationResult
+from torchkiln.runtime import Program, inference_model
+from torchkiln.training._batches import peek
+from torchkiln.training._evaluation import evaluating
+
+
+class _Prepared(NamedTuple):
+    """A program for one size of batch, and the copy of the network that it runs, if it is one."""
+
+    options: Options
+    spec: BatchSpec
+    program: Program
+    baked: BakedRegression | None
+
+
+class Evaluation(NamedTuple):
+    """Errors in physical units, and the loss that training would see."""
+
+    result: ValidationResult
+    loss: float
+
+
+@final
+class Evaluator:
+    """Runs a module over loaders, compiled once for each size of batch.
+
+    Args:
+        module: The `MoleculeRegression` with the weights to evaluate, live.
+        dataset: What the loaders read views of.
+        eager: Run plain eager PyTorch instead of compiled programs.
+    """
+
+    def __init__(self, module: nn.Module, dataset: MoleculeSet, *, eager: bool = False) -> None:
+        self._module = module
+        self._dataset = dataset
+        self._eager = eager
+        self._prepared: list[_Prepared] = []
+        self._baselines: dict[bytes, float | None] = {}
+
+    def compile(self, loader: FixedSizeLoader) -> float:
+        """Get ready for the batches of `loader`; return the seconds that took."""
+        start = time.perf_counter()
+        program = self._prepare(loader).program
+        if not program.is_compiled and not self._eager:
+            loader.set_epoch(0)
+            batch, _ = peek(iter(loader))
+            with evaluating(self._module):
+                program.compile(**arguments_of(batch))
+        return time.perf_counter() - start
+
+    def evaluate(
+        self, loader: FixedSizeLoader, *, check: Callable[[], None] | None = None
+    ) -> Evaluation:
+        """Predict every molecule of `loader`.
+
+        Args:
+            loader: Of any split.
+            check: Called after each batch; may raise to stop.
+        """
+        prepared = self._prepare(loader)
+        if prepared.baked is not None:
+            prepared.baked.refresh()
+        num_parts = loader.options.combined_factor
+        indices, predictions = [], []
+        loss_sum, num_molecules = 0.0, 0
+        loader.set_epoch(0)
+        with evaluating(self._module):
+            for batch in loader:
+                prediction, *_, losses = prepared.program(**arguments_of(batch))
+                prediction, losses = prediction.cpu(), losses.cpu()
+                mask: Tensor = batch.graph_mask
+                indices.append(batch.index.reshape(-1)[mask])
+                predictions.append(prediction.reshape(-1)[mask].double())
+                counts = count_real(batch, num_parts)
+                loss_sum += float((losses.reshape(-1).double() * counts).sum())
+                num_molecules += int(counts.sum())
+                if check is not None:
+                    check()
+        loss = loss_sum / max(num_molecules, 1)
+        return Evaluation(self._compare(torch.cat(indices), torch.cat(predictions)), loss)
+
+    def _prepare(self, loader: FixedSizeLoader) -> _Prepared:
+        # Without a seed: making this program must not disturb the training's random numbers.
+        options = loader.options.replace(output_mode=OutputMode.ALL, random_seed=None)
+        if self._eager:
+            options = options.replace(backend=Backend.EAGER)
+        for known in self._prepared:
+            if known.options == options and known.spec == loader.spec:
+                return known
+        module, baked = self._module, None
+        model = tabulated(module, loader.spec)
+        if model is not None and isinstance(module, MoleculeRegression):
+            baked = BakedRegression(module, model)
+            module = baked.module
+        prepared = _Prepared(options, loader.spec, inference_model(module, options), baked)
+        self._prepared.append(prepared)
+        return prepared
+
+    def _compare(self, indices: Tensor, predictions: Tensor) -> ValidationResult:
+        """Undo the transform, in the order of the dataset."""
+        order = torch.argsort(indices)
+        chosen = indices[order].numpy()
+        data = self._dataset
+        return ValidationResult.compare(
+            data.restore(predictions[order].numpy(), chosen),
+            data.values[chosen],
+            baseline_mae=self._baseline(chosen),
+        )
+
+    def _baseline(self, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> float | None:
+        key = chosen.tobytes()
+        if key not in self._baselines:
+            data = self._dataset
+            self._baselines[key] = element_baseline(
+                data.molecules, data.target, data.splits["train"], chosen
+            )
+        return self._baselines[key]

@@ -1,0 +1,168 @@
+"""`train`: a job on the training loop; what came of it is returned in any case."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchkiln.apps.schnet._batches import SyntheticBatches
+from torchkiln.apps.schnet._job import WORDS, TrainingJob
+from torchkiln.apps.schnet._task import MoleculeTask
+from torchkiln.checkpoints import Checkpoint
+from torchkiln.datasets import MoleculeSet
+from torchkiln.report import QuietMonitor, RunMonitor, RunResult
+from torchkiln.training._averaging import WeightAverage
+from torchkiln.training._batches import EpochBatches, ResumableBatches
+from torchkiln.training._history import History
+from torchkiln.training._identity import identify_optimizer, identify_options, to_kept
+from torchkiln.training._loop import Outcome, TrainingLoop
+from torchkiln.training._saving import RunSaver, RunState
+from torchkiln.training._schedule import TorchSchedule
+
+
+def train(job: TrainingJob, monitor: RunMonitor | None = None) -> RunResult:
+    """Train until the epochs are done, the loss is not finite, or the person stops it.
+
+    The first Ctrl-C (or SIGTERM) ends the run after the present step: it is saved, if the job has a
+    checkpoint, and the result says "interrupted". A second one, or one while programs are compiled,
+    is a `KeyboardInterrupt`. A loss that is NaN or infinite gives a result that says "failed" with
+    the molecules of that batch. The monitor is told, but neither given the result nor closed.
+
+    Raises:
+        CheckpointError: There is a checkpoint but resuming was not asked for, or the other way
+            round; or it was made with other settings.
+    """
+    monitor = monitor or QuietMonitor()
+    with contextlib.ExitStack() as stack:
+        for loader in (job.train_loader, job.validation_loader, job.test_loader):
+            if loader is not None:
+                stack.callback(loader.terminate)
+        packing = dict(job.train_loader.plan.efficiency)
+        state = make_state(job)
+        saver, history = None, History()
+        if job.checkpoint is not None:
+            saver = make_saver(job, state)
+            history = stack.enter_context(saver.opened())
+        evaluated = job.regression if state.average is None else state.average.module
+        task = MoleculeTask(job, evaluated, monitor.message)
+        words = WORDS if saver is None else saver.words
+        loop = TrainingLoop(task, state, saver, history, monitor, words)
+        outcome = loop.run(job.num_epochs)
+        if outcome.note:
+            monitor.message(outcome.note)
+        return _result(job, task, outcome, packing)
+
+
+def make_state(job: TrainingJob) -> RunState:
+    """Return everything of a job that training changes."""
+    average = None
+    if job.ema_decay is not None:
+        updates = job.options.device_iterations
+        average = WeightAverage(job.regression, job.ema_decay, updates_per_call=updates)
+    make_batches = SyntheticBatches if job.synthetic_data else ResumableBatches
+    batches: EpochBatches = make_batches(job.train_loader)
+    return RunState(
+        module=job.regression,
+        network=_network(job.regression),
+        optimizer=job.optimizer,
+        batches=batches,
+        schedule=None
+        if job.scheduler is None
+        else TorchSchedule(job.scheduler, job.scheduler_interval),
+        average=average,
+        averaged=None if average is None else _network(average.module),
+    )
+
+
+def make_saver(job: TrainingJob, state: RunState) -> RunSaver:
+    """Return who saves the job; make it before the job is touched.
+
+    Raises:
+        CheckpointError: There is a checkpoint and resuming was not asked for, or the other way
+            round.
+        OptionsError: The state of the scheduler cannot be kept.
+    """
+    plan = job.checkpoint
+    assert plan is not None
+    facts = {
+        "model_name": plan.model_name,
+        "model": dict(job.model_arguments),
+        "transform": job.dataset.transform.to_dict(),
+        "dataset": describe_dataset(job.dataset),
+        "settings": dict(job.settings),
+    }
+    return RunSaver(
+        plan, state, identity=identity_of(job, state), facts=facts, upgrade=upgrade_checkpoint
+    )
+
+
+def identity_of(job: TrainingJob, state: RunState) -> dict[str, Any]:
+    """Return, in JSON types, what a resumed run must share with the one that was saved.
+
+    How many epochs there are, and how a step is compiled, may change.
+    """
+    dataset = describe_dataset(job.dataset)
+    del dataset["source"]  # files may have moved
+    return {
+        "model": to_kept("model_arguments", dict(job.model_arguments)),
+        "dataset": dataset,
+        "transform": job.dataset.transform.to_dict(),
+        "optimizer": identify_optimizer(job.optimizer),
+        "scheduler": None if state.schedule is None else state.schedule.identity(),
+        "ema_decay": job.ema_decay,
+        "synthetic_data": job.synthetic_data,
+        "options": identify_options(job.options),
+        **to_kept("fixed", dict(job.fixed)),
+    }
+
+
+def upgrade_checkpoint(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Checkpoint:
+    """Turn what Torchkiln wrote when it counted molecules only into samples."""
+
+    def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+        names = {"molecules": "samples", "molecules_per_s": "samples_per_s"}
+        return {names.get(name, name): value for name, value in values.items()}
+
+    sums, epochs = renamed(facts["sums"]), [renamed(record) for record in facts["epochs"]]
+    return Checkpoint(tensors, {**facts, "sums": sums, "epochs": epochs})
+
+
+def describe_dataset(dataset: MoleculeSet) -> dict[str, Any]:
+    """Return facts about the molecules; `elements` are those that training sees."""
+    train = dataset.molecules.take(dataset.splits["train"])
+    return {**dataset.describe(), "elements": train.elements}
+
+
+def _network(regression: nn.Module) -> nn.Module:
+    network = regression.model
+    assert isinstance(network, nn.Module)
+    return network
+
+
+def _result(
+    job: TrainingJob, task: MoleculeTask, outcome: Outcome, packing: dict[str, float]
+) -> RunResult:
+    facts = describe_dataset(job.dataset)
+    tables = {} if task.tables.error is None else {"table_error": task.tables.error}
+    return RunResult(
+        status=outcome.status,
+        settings=dict(job.settings),
+        dataset={**facts, "sizes": facts["splits"]},
+        model={
+            **job.model_description,
+            "parameters": sum(param.numel() for param in job.regression.parameters()),
+            **tables,
+        },
+        machine=dict(job.machine),
+        compile_seconds=outcome.compile_seconds,
+        packing=packing,
+        epochs=outcome.epochs,
+        steps=outcome.history.steps(),
+        validation=task.validation,
+        test=task.test,
+        note=outcome.note,
+        counted="molecules",
+    )

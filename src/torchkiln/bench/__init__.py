@@ -1,1 +1,0 @@
-"""The benchmark application: typed functions that the command line is derived from."""

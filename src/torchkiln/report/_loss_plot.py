@@ -1,0 +1,199 @@
+"""Loss over the updates, and below it the validation error over the epochs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torchkiln.report._record import RunResult
+from torchkiln.report._theme import Theme
+from torchkiln.report._units import error_scale, format_short_error
+
+Array = npt.NDArray[np.float64]
+# More points than this cannot be told apart in a picture.
+_MAX_POINTS = 4000
+# Width of the bell that smooths the curve, as a share of the run.
+_SMOOTHED_SHARE = 0.006
+
+
+def draw_loss(figure: Any, theme: Theme, result: RunResult) -> None:
+    """Draw one panel, or two if there are validation errors."""
+    validated = [epoch for epoch in result.epochs if _drawable(epoch.validation_mae)]
+    if validated:
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
+    else:
+        top, bottom = figure.subplots(), None
+    _draw_steps(top, theme, result)
+    if bottom is not None:
+        _draw_validation(bottom, theme, result)
+    lowest = bottom or top
+    lowest.set_xlabel("epoch")
+    count = max((epoch.epoch + 1 for epoch in result.epochs), default=1)
+    first = min((epoch.epoch for epoch in result.epochs), default=0)
+    lowest.set_xlim(first - 0.01 * (count - first), count + 0.02 * (count - first))
+    lowest.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _draw_steps(panel: Any, theme: Theme, result: RunResult) -> None:
+    positions, losses = _step_curve(result)
+    broken = positions[~np.isfinite(losses)]
+    if len(broken):
+        panel.axvline(
+            broken[0], color=theme.second, linestyle="--", linewidth=1.2, label="loss not finite"
+        )
+    # An update of nothing but filler has loss 0: nothing was learnt there, and a logarithmic axis
+    # has no place for it.
+    logarithmic = not (losses < 0).any() and not any(epoch.loss < 0 for epoch in result.epochs)
+    drawn = _thinned(np.flatnonzero(np.isfinite(losses) & ((losses > 0) | (not logarithmic))))
+    positions, losses = positions[drawn], losses[drawn]
+    if len(losses):
+        panel.plot(
+            positions, losses, color=theme.main, alpha=0.28, linewidth=0.8, label="single steps"
+        )
+    if len(losses) >= 20:
+        smooth = _smoothed(losses, max(2.0, _SMOOTHED_SHARE * len(losses)))
+        panel.plot(positions, smooth, color=theme.main, linewidth=2, label="smoothed")
+    known = [
+        epoch
+        for epoch in result.epochs
+        if math.isfinite(epoch.loss) and (epoch.loss > 0 or not logarithmic)
+    ]
+    panel.plot(
+        [epoch.epoch + 0.5 for epoch in known],
+        [epoch.loss for epoch in known],
+        color=theme.second,
+        marker="o",
+        markersize=4.5,
+        linewidth=0,
+        label="mean of an epoch",
+    )
+    shown = [*losses.tolist(), *(epoch.loss for epoch in known)]
+    shown += _draw_validation_losses(panel, theme, result, logarithmic)
+    if shown and logarithmic:
+        _log_scale(panel, shown)
+    panel.set_title("Training loss")
+    panel.set_ylabel("loss (transformed target)" if "target" in result.dataset else "loss")
+    if shown or len(broken):
+        panel.legend(loc="upper right")
+
+
+def _draw_validation_losses(
+    panel: Any, theme: Theme, result: RunResult, logarithmic: bool
+) -> list[float]:
+    """Draw them beside the losses of training, unless errors have a panel; return those shown."""
+    if any(epoch.validation_mae is not None for epoch in result.epochs):
+        return []
+    points = [
+        (epoch.epoch + 1, epoch.validation_loss)
+        for epoch in result.epochs
+        if epoch.validation_loss is not None
+        and math.isfinite(epoch.validation_loss)
+        and (epoch.validation_loss > 0 or not logarithmic)
+    ]
+    if points:
+        numbers, losses = zip(*points, strict=True)
+        panel.plot(
+            numbers, losses, color=theme.third, marker="o", markersize=4.5, label="validation"
+        )
+    return [loss for _, loss in points]
+
+
+def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
+    scale = error_scale(result.unit)
+    points = [
+        (epoch.epoch + 1, scale.factor * epoch.validation_mae)
+        for epoch in result.epochs
+        if epoch.validation_mae is not None and _drawable(epoch.validation_mae)
+    ]
+    numbers, errors = zip(*points, strict=True)
+    panel.plot(
+        numbers,
+        errors,
+        color=theme.third,
+        marker="o",
+        markersize=4.5,
+        linewidth=1.8,
+        label=f"at the end: {format_short_error(errors[-1] / scale.factor, result.unit)}",
+    )
+    shown = list(errors)
+    split = result.validation or result.test
+    if split is not None and split.baseline_mae is not None and _drawable(split.baseline_mae):
+        shown.append(scale.factor * split.baseline_mae)
+        baseline = format_short_error(split.baseline_mae, result.unit)
+        panel.axhline(
+            shown[-1],
+            color=theme.muted,
+            linestyle="--",
+            linewidth=1.2,
+            label=f"linear regression on the elements: {baseline}",
+        )
+    panel.legend(loc="upper right")
+    _log_scale(panel, shown)
+    panel.set_title(f"Validation error of {result.dataset.get('target', 'the target')}")
+    panel.set_ylabel(f"MAE ({scale.unit})" if scale.unit else "MAE")
+
+
+def _step_curve(result: RunResult) -> tuple[Array, Array]:
+    """Return where on the axis of epochs each step lies, and its loss.
+
+    An interrupted epoch takes as much room as it has samples.
+    """
+    steps = np.array([step for step, _ in result.steps], np.float64)
+    losses = np.array([loss for _, loss in result.steps], np.float64)
+    if not len(steps):
+        return steps, losses
+    samples = [epoch.samples for epoch in result.epochs]
+    num_epochs = sum(samples) / max(samples) if any(samples) else 1.0
+    first = result.epochs[0].epoch if result.epochs else 0
+    positions = first + num_epochs * (steps - steps[0] + 1) / (steps[-1] - steps[0] + 1)
+    return positions, losses
+
+
+def _thinned(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    if len(indices) <= _MAX_POINTS:
+        return indices
+    return indices[np.linspace(0, len(indices) - 1, _MAX_POINTS).round().astype(np.int64)]
+
+
+def _smoothed(values: Array, width: float) -> Array:
+    """Return the mean over neighbours on both sides, weighted by a bell of `width` points.
+
+    Positive values are averaged as the logarithms that the axis shows.
+    """
+    logarithmic = bool((values > 0).all())
+    shown = np.log(values) if logarithmic else values
+    reach = min(int(3 * width), (len(values) - 1) // 2)
+    bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
+    # Near the ends only the neighbours that exist count.
+    weight = np.convolve(np.ones_like(shown), bell, "same")
+    smooth: Array = np.convolve(shown, bell, "same") / weight
+    if logarithmic:
+        np.exp(smooth, out=smooth)
+    return smooth
+
+
+def _log_scale(panel: Any, values: list[float]) -> None:
+    """Use a logarithmic axis, with labels also where the values span less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    panel.set_yscale("log")
+    low, high = min(values), max(values)
+    margin = (high / low) ** 0.08 if high > low else 1.5
+    panel.set_ylim(low / margin, high * margin**1.6)
+    decades = math.log10(high / low)
+    if decades < 0.7:
+        panel.yaxis.set_major_locator(MaxNLocator(5))
+        panel.minorticks_off()
+    else:
+        digits = (1.0,) if decades > 3 else (1.0, 2.0, 5.0)
+        panel.yaxis.set_major_locator(LogLocator(subs=digits, numticks=12))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    panel.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _drawable(value: float | None) -> bool:
+    """Tell whether a value has a place on a logarithmic axis."""
+    return value is not None and math.isfinite(value) and value > 0

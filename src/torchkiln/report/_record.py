@@ -1,0 +1,157 @@
+"""What a training run leaves behind, as plain values: no torch, no drawing, no printing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Status = Literal["finished", "interrupted", "failed"]
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """Figures of one call of the training step.
+
+    Args:
+        epoch: The running one, from 0.
+        step: Number of the call within the epoch, from 0.
+        steps_in_epoch: How many calls the epoch has.
+        loss: Mean over the real samples of the call.
+        samples: Real ones of this call.
+        seconds: What this call took, waiting for its batch included.
+        figures: What else is known about it, by name.
+    """
+
+    epoch: int
+    step: int
+    steps_in_epoch: int
+    loss: float
+    samples: int
+    seconds: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """Figures of one epoch.
+
+    Args:
+        epoch: Its number, from 0; a resumed run continues to count.
+        loss: Mean over the real samples.
+        seconds: Training only, validation not included.
+        samples: Real ones that were trained on.
+        samples_per_s: `samples` over `seconds`.
+        learning_rate: At the end of the epoch.
+        validation_mae: In the unit of the target, None if the epoch was not validated.
+        validation_loss: None if the epoch was not validated.
+        figures: What else is known about it, by name.
+    """
+
+    epoch: int
+    loss: float
+    seconds: float
+    samples: int
+    samples_per_s: float
+    learning_rate: float
+    validation_mae: float | None = None
+    validation_loss: float | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValidationResult:
+    """Predictions for one split, beside the truth, in physical units.
+
+    Args:
+        predicted: [num_samples]
+        true: [num_samples]
+        mae: Mean absolute error.
+        rmse: Root of the mean squared error.
+        baseline_mae: Error of a linear regression on the number of atoms of each element, fitted to
+            the training split; None where there is none.
+    """
+
+    predicted: Array
+    true: Array
+    mae: float
+    rmse: float
+    baseline_mae: float | None = None
+
+    @classmethod
+    def compare(
+        cls, predicted: Array, true: Array, *, baseline_mae: float | None = None
+    ) -> ValidationResult:
+        """Compute the errors of `predicted`."""
+        predicted, true = np.asarray(predicted, np.float64), np.asarray(true, np.float64)
+        error = predicted - true
+        mae = float(np.abs(error).mean()) if len(error) else float("nan")
+        rmse = float(np.sqrt((error**2).mean())) if len(error) else float("nan")
+        return cls(predicted, true, mae, rmse, baseline_mae)
+
+    @property
+    def factor(self) -> float | None:
+        """How many times smaller the error is than the baseline's."""
+        if self.baseline_mae is None or not self.mae > 0:
+            return None
+        return self.baseline_mae / self.mae
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RunResult:
+    """Everything about one run that a report shows.
+
+    Args:
+        status: How the run ended.
+        settings: What was asked for, nested like the config file.
+        dataset: `name`, `target`, `unit`, `source`, and `sizes` (samples by split).
+        model: `name`, `parameters` (how many), and whatever else describes it.
+        machine: Versions, processor, threads.
+        compile_seconds: Before the first step; None if nothing was compiled.
+        packing: Share of slots that hold real data, by axis ("nodes", "edges", "graphs").
+        epochs: In order; the last one may be incomplete if the run was interrupted.
+        steps: (number of the update from the start, loss).
+        validation: With the final (averaged) weights.
+        test: Likewise.
+        note: Why the run failed, or how to go on after an interrupt.
+        counted: What a sample is, in the plural: "molecules", "images".
+    """
+
+    status: Status
+    settings: dict[str, Any] = field(default_factory=dict)
+    dataset: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    compile_seconds: float | None = None
+    packing: dict[str, float] = field(default_factory=dict)
+    epochs: list[EpochRecord] = field(default_factory=list)
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    validation: ValidationResult | None = None
+    test: ValidationResult | None = None
+    note: str = ""
+    counted: str = "samples"
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Median over the epochs without the first, which warms caches up; None before any."""
+        timed = [epoch.samples_per_s for epoch in self.epochs]
+        return statistics.median(timed[1:] or timed) if timed else None
+
+    @property
+    def best_samples_per_s(self) -> float | None:
+        return max((epoch.samples_per_s for epoch in self.epochs), default=None)
+
+    @property
+    def epoch_seconds(self) -> float | None:
+        """Median over the epochs without the first."""
+        timed = [epoch.seconds for epoch in self.epochs]
+        return statistics.median(timed[1:] or timed) if timed else None
+
+    @property
+    def unit(self) -> str:
+        return str(self.dataset.get("unit", ""))

@@ -1,0 +1,104 @@
+"""The figures of a run as titled groups of (name, text) rows: the table and the page show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchkiln.report._record import RunResult, ValidationResult
+from torchkiln.report._units import (
+    format_error,
+    format_loss,
+    format_rate,
+    format_seconds,
+    significant,
+)
+
+Row = tuple[str, str]
+_STATUS = {
+    "finished": "finished",
+    "interrupted": "interrupted: figures up to that point",
+    "failed": "FAILED",
+}
+
+
+def summary_groups(result: RunResult) -> dict[str, list[Row]]:
+    """Return what a closing table shows, by heading; groups without figures are left out."""
+    groups = {
+        "Experiment": _experiment(result),
+        "Speed": _speed(result),
+        "Accuracy": _accuracy(result),
+    }
+    return {title: rows for title, rows in groups.items() if rows}
+
+
+def status_text(result: RunResult) -> str:
+    return _STATUS[result.status]
+
+
+def _experiment(result: RunResult) -> list[Row]:
+    rows = [("Status", status_text(result))]
+    if result.note:
+        rows.append(("", result.note))
+    dataset = result.dataset
+    if dataset:
+        unit = f" ({result.unit})" if result.unit else ""
+        target = f", target {dataset['target']}{unit}" if "target" in dataset else ""
+        rows.append(("Dataset", f"{dataset.get('name', '?')}{target}"))
+        if sizes := _sizes(dataset):
+            rows.append((result.counted.capitalize(), sizes))
+        if source := dataset.get("source"):
+            rows.append(("Source", str(source)))
+    if model := result.model:
+        parameters = model.get("parameters")
+        count = f", {parameters:,} parameters" if isinstance(parameters, int) else ""
+        rows.append(("Model", f"{model.get('name', 'SchNet')}{count}"))
+    return rows
+
+
+def _sizes(dataset: dict[str, Any]) -> str:
+    sizes = dataset.get("sizes") or {}
+    return ", ".join(f"{count:,} {split}" for split, count in sizes.items())
+
+
+def _speed(result: RunResult) -> list[Row]:
+    rows: list[Row] = []
+    median, best = result.samples_per_s, result.best_samples_per_s
+    if median is not None and best is not None:
+        rate = format_rate(median, result.counted)
+        rows.append(("Throughput", f"{rate} (best epoch {significant(best, 4)})"))
+    if result.epoch_seconds is not None:
+        first = result.epochs[0].seconds
+        count = len(result.epochs)
+        text = f"{count} epoch{'s' * (count > 1)} of {format_seconds(result.epoch_seconds)}"
+        rows.append(("Epochs", f"{text} (first {format_seconds(first)})" if count > 1 else text))
+        rows.append(("Training", format_seconds(sum(epoch.seconds for epoch in result.epochs))))
+    if result.compile_seconds is not None:
+        rows.append(("Compilation", format_seconds(result.compile_seconds)))
+    if result.packing:
+        shares = ", ".join(f"{axis} {share:.1%}" for axis, share in result.packing.items())
+        rows.append(("Slots in use", shares))
+    return rows
+
+
+def _accuracy(result: RunResult) -> list[Row]:
+    rows: list[Row] = []
+    if result.epochs:
+        rows.append(("Final loss", format_loss(result.epochs[-1].loss)))
+    losses = [e.validation_loss for e in result.epochs if e.validation_loss is not None]
+    if losses and result.validation is None:
+        rows.append(("Validation loss", format_loss(losses[-1])))
+    for name, split in (("Validation", result.validation), ("Test", result.test)):
+        if split is not None:
+            rows.append((f"{name} MAE", format_error(split.mae, result.unit)))
+            rows.append((f"{name} RMSE", format_error(split.rmse, result.unit)))
+    if (split := judged_split(result)) is not None and split.baseline_mae is not None:
+        text = format_error(split.baseline_mae, result.unit)
+        if split.factor is not None:
+            text += f", {significant(split.factor)} times the model's"
+        rows.append(("Linear baseline MAE", text))
+    return rows
+
+
+def judged_split(result: RunResult) -> ValidationResult | None:
+    """Return the split that a run is judged by: the test set if it was predicted."""
+    return result.validation if result.test is None else result.test

@@ -1,0 +1,69 @@
+"""What a resumed run must share with the one that was saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchkiln.core import Options, OptionsError
+
+_OPTIONS = (
+    "device_iterations",
+    "gradient_accumulation",
+    "replication_factor",
+    "reduction",
+    "precision",
+)
+
+
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return all changes by dotted name, in one line; "" if there is none."""
+    before, now = dict(_flatten(before)), dict(_flatten(now))
+    return "; ".join(
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    )
+
+
+def to_kept(what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` as JSON gives them back, if that is all there is to them.
+
+    Raises:
+        OptionsError: They hold something else.
+    """
+    try:
+        result: dict[str, Any] = json.loads(json.dumps(values))
+    except TypeError as error:
+        raise OptionsError(f"{what} cannot be kept in a checkpoint: {error}") from None
+    for name, value in values.items():
+        # Keys that are numbers come back as strings.
+        if isinstance(value, Mapping) and set(value) != set(result[name]):
+            raise OptionsError(
+                f"{what} cannot be kept in a checkpoint: {name} is {value!r}; use ExponentialLR, "
+                "CosineAnnealingLR or ReduceLROnPlateau"
+            )
+    return result
+
+
+def identify_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the kind of an optimiser and the numbers that it was made with."""
+    numbers = to_kept("the numbers of the optimizer", optimizer.defaults)
+    return {"kind": type(optimizer).__name__, **numbers}
+
+
+def identify_options(options: Options) -> dict[str, Any]:
+    """Return the options that decide what is computed, not how."""
+    values = options.to_dict()
+    return {name: values[name] for name in _OPTIONS}
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,278 @@
+"""The training loop: epochs of steps, validation, checkpoints, interrupts; written once."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor, isfinite
+
+from torchkiln.checkpoints import find_non_finite, random_state, set_random_state
+from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError
+from torchkiln.report import EpochRecord, RunMonitor, StepRecord
+from torchkiln.report._record import Status
+from torchkiln.training._checkpoint_plan import Words
+from torchkiln.training._history import History
+from torchkiln.training._interrupt import Interrupted, InterruptGuard
+from torchkiln.training._saving import RunSaver, RunState
+from torchkiln.training._task import Place, StepOutcome, Task, Validation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        status: "finished", "interrupted" or "failed".
+        note: Why it failed, or how to go on after an interrupt.
+        history: All that it saw, the epoch that is not done included.
+        epochs: In order; the last one may be incomplete.
+        compile_seconds: Before the first step; None if nothing was compiled.
+        error: What it failed with.
+    """
+
+    status: Status
+    note: str
+    history: History
+    epochs: list[EpochRecord]
+    compile_seconds: float | None
+    error: TorchkilnError | None = None
+
+
+class _Failed(Exception):  # noqa: N818 - caught in this file
+    """Training cannot go on."""
+
+    def __init__(self, error: TorchkilnError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@final
+class TrainingLoop:
+    """One run from start to end; its methods are in the order in which they are called.
+
+    Args:
+        task: What is trained.
+        state: What training changes.
+        saver: Saves the run; None: nobody does.
+        history: What there is of the run already.
+        monitor: Is told what happens.
+        words: For messages.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        state: RunState,
+        saver: RunSaver | None,
+        history: History,
+        monitor: RunMonitor,
+        words: Words,
+    ) -> None:
+        self._task = task
+        self._state = state
+        self._saver = saver
+        self._history = history
+        self._monitor = monitor
+        self._words = words
+        self._guard = InterruptGuard()
+        self._num_epochs = 0
+        self._compile_seconds: float | None = None
+
+    def run(self, num_epochs: int) -> Outcome:
+        """Train until the epochs are done, a loss is not finite, or the person stops it.
+
+        The first Ctrl-C (or SIGTERM) ends the run after the present step: it is saved, if there is
+        a saver, and the outcome says "interrupted". A second one, or one while programs are
+        compiled, is a `KeyboardInterrupt`.
+
+        Args:
+            num_epochs: In total, those of a resumed checkpoint included.
+        """
+        history, self._num_epochs = self._history, num_epochs
+        if self._saver is not None and self._saver.resumes:
+            more = f", after {history.updates:,} weight updates"
+            self._monitor.message(
+                f"continuing {self._saver.directory} {self._where()}"
+                f"{more if self._words.counts == 'epochs' else ''}"
+            )
+            self._saver.restore_random_state()
+        batches = self._compile()
+        self._monitor.start(self._num_epochs, history.epoch)
+        with self._guard:
+            try:
+                self._train(batches)
+            except Interrupted:
+                return self._outcome("interrupted", self._leave())
+            except _Failed as failure:
+                return self._outcome("failed", str(failure), failure.error)
+        return self._outcome("finished")
+
+    def _outcome(
+        self, status: Status, note: str = "", error: TorchkilnError | None = None
+    ) -> Outcome:
+        epochs = list(self._history.epochs)
+        if self._history.sums.samples:
+            epochs.append(self._history.record(self._learning_rate))
+        return Outcome(status, note, self._history, epochs, self._compile_seconds, error)
+
+    def _where(self) -> str:
+        """Say how far the run is."""
+        if self._words.counts == "epochs":
+            return str(self._place(0))
+        total = self._num_epochs * self._state.batches.num_batches(self._history.epoch)
+        return f"after {self._history.updates:,} of {total:,} updates"
+
+    def _place(self, num_steps: int) -> Place:
+        history = self._history
+        return Place(
+            epoch=history.epoch,
+            num_epochs=self._num_epochs,
+            step=history.sums.steps,
+            num_steps=num_steps,
+            updates=history.updates,
+        )
+
+    def _compile(self) -> Iterator[Any] | None:
+        """Build the programs; return the batches of the first epoch if it has any left."""
+        epoch = self._history.epoch
+        first: Any = None
+        batches: Iterator[Any] | None = None
+        if epoch < self._num_epochs and not self._is_trained(epoch):
+            batches = self._state.batches.read(epoch)
+            first = next(batches, None)  # none: a loader had fewer batches than its length
+            batches = batches if first is None else itertools.chain([first], batches)
+        now = random_state()
+        self._compile_seconds = self._task.compile(first)
+        if self._saver is not None and self._saver.resumes:
+            # Making programs may seed torch: a resumed run goes on with its own numbers.
+            set_random_state(now)
+        return batches
+
+    def _is_trained(self, epoch: int) -> bool:
+        """Whether all batches of the epoch were used, as after an interrupt in its validation."""
+        return self._state.batches.position.epoch > epoch
+
+    def _train(self, batches: Iterator[Any] | None) -> None:
+        history = self._history
+        while history.epoch < self._num_epochs:
+            if batches is not None or not self._is_trained(history.epoch):
+                self._train_epoch(batches or self._state.batches.read(history.epoch))
+                batches = None
+            self._finish_epoch()
+        with self._guard.excusing():
+            problem = self._task.finish(self._guard.check)
+        self._require_sound(problem)
+
+    def _train_epoch(self, batches: Iterator[Any]) -> None:
+        history, average = self._history, self._state.average
+        num_steps: int | None = None
+        clock = time.perf_counter()
+        while True:
+            with self._guard.excusing():  # workers get Ctrl-C, too, and may fail before we look
+                batch = next(batches, _END)
+            if batch is _END:
+                return
+            if num_steps is None:
+                num_steps = self._state.batches.num_batches(history.epoch)
+            place = self._place(num_steps)
+            self._schedule_before()
+            outcome = self._task.step(batch, place)
+            self._require_finite(outcome.losses, batch, place)
+            if average is not None:
+                average.update()
+            self._schedule_after(len(outcome.update_losses))
+            seconds, clock = time.perf_counter() - clock, time.perf_counter()
+            seconds -= outcome.overhead_s
+            history.take(outcome, seconds)
+            self._monitor.step(_record(outcome, place, seconds))
+            if self._saver is not None and self._saver.is_due_within(history):
+                self._save(self._saver)
+            self._guard.check()
+
+    def _schedule_before(self) -> None:
+        schedule = self._state.schedule
+        if schedule is not None and schedule.before_step(self._history.updates):
+            self._task.use_learning_rate()
+
+    def _schedule_after(self, num_updates: int) -> None:
+        schedule = self._state.schedule
+        if schedule is not None and schedule.after_step(num_updates):
+            self._task.use_learning_rate()
+
+    def _require_finite(self, losses: Tensor, batch: Any, place: Place) -> None:
+        if bool(isfinite(losses).all()):
+            return
+        kept = ""
+        if self._saver is not None:
+            kept = f"; the last good checkpoint is kept in {self._saver.directory}"
+        raise _Failed(NonFiniteError(f"{self._task.explain(losses, batch, place)}{kept}"))
+
+    def _finish_epoch(self) -> None:
+        """Validate, tell, let the learning rate decay, save."""
+        history, schedule = self._history, self._state.schedule
+        with self._guard.excusing():
+            validation: Validation = self._task.validate(history.totals, self._guard.check)
+        record = history.record(self._learning_rate, validation)
+        if schedule is not None and schedule.after_epoch(record):
+            self._task.use_learning_rate()
+        history.finish_epoch(record)
+        self._monitor.epoch(record)
+        if validation.warning is not None:
+            self._monitor.message(validation.warning)
+        is_last = history.epoch == self._num_epochs
+        if self._saver is not None and (is_last or self._saver.is_due(history)):
+            self._save(self._saver, is_last=is_last)
+
+    @property
+    def _learning_rate(self) -> float:
+        """That of the first group of parameters."""
+        return float(self._state.optimizer.param_groups[0]["lr"])
+
+    def _save(self, saver: RunSaver, *, is_last: bool = False) -> None:
+        try:
+            saver.save(self._history)
+        except CheckpointError as error:
+            if is_last:
+                raise _Failed(error) from error
+            # Hours of work must not end because the disk is full for a while.
+            self._monitor.message(f"training goes on, but {error}")
+
+    def _require_sound(self, problem: str | None) -> None:
+        """Raise if the last update spoiled the weights: no later loss can show it."""
+        spoiled = find_non_finite(self._state.module.state_dict())
+        if spoiled is not None:
+            problem = f"weight {spoiled!r} holds NaN or infinity: lower {self._words.learning_rate}"
+        if problem is not None:
+            raise _Failed(NonFiniteError(problem))
+
+    def _leave(self) -> str:
+        """Save an interrupted run; return what to tell the person."""
+        where = f"interrupted {self._where()}"
+        if self._saver is None:
+            return f"{where}; nothing is saved ({self._words.save})"
+        try:
+            self._saver.save(self._history)
+        except CheckpointError as error:
+            return f"{where}, and not saved: {error}"
+        except KeyboardInterrupt:
+            return f"{where} and again while saving; an older checkpoint is kept as it was"
+        return f"{where} and saved in {self._saver.directory}; go on with {self._words.go_on_here}"
+
+
+_END = object()
+
+
+def _record(outcome: StepOutcome, place: Place, seconds: float) -> StepRecord:
+    return StepRecord(
+        epoch=place.epoch,
+        step=place.step,
+        steps_in_epoch=place.num_steps,
+        loss=outcome.loss,
+        samples=outcome.samples,
+        seconds=seconds,
+        figures=outcome.figures,
+    )

@@ -1,0 +1,81 @@
+"""One call of training as a compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor, nn
+
+from torchkiln.core import Options, OptionsError, OutputMode
+from torchkiln.runtime import Program, training_model
+
+
+class TrainingStep(Protocol):
+    """Trains on a combined batch: `device_iterations` weight updates."""
+
+    def compile(self, batch: Any) -> float | None:
+        """Get ready for batches like this one; return the seconds, None if nothing is compiled."""
+
+    def __call__(self, batch: Any) -> Tensor:
+        """Return the loss of each mini-batch, in order."""
+
+    def use_learning_rate(self) -> None:
+        """Take note of numbers that changed in the optimiser."""
+
+
+@final
+class ProgramStep:
+    """Whole calls in one program."""
+
+    def __init__(
+        self, module: nn.Module, options: Options, optimizer: torch.optim.Optimizer
+    ) -> None:
+        options = options.replace(output_mode=OutputMode.ALL)
+        self._program = training_model(module, options, optimizer)
+        self._optimizer = optimizer
+
+    def compile(self, batch: Any) -> float | None:
+        args, kwargs = call_arguments(batch)
+        self._program.compile(*args, **kwargs)
+        return self._program.compilation_time
+
+    def __call__(self, batch: Any) -> Tensor:
+        return loss_of(call(self._program, batch)).reshape(-1).cpu()
+
+    def use_learning_rate(self) -> None:
+        self._program.set_optimizer(self._optimizer)
+
+
+def call(program: Program, batch: Any) -> Any:
+    """Call a program with a batch."""
+    args, kwargs = call_arguments(batch)
+    return program(*args, **kwargs)
+
+
+def call_arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments that a batch stands for: names of a dict, places of a tuple or list."""
+    # Not every Mapping: PyG's batches are objects to most models.
+    if isinstance(batch, dict):
+        return (), batch
+    # A named tuple is a value of its own to nobody: loaders make them of samples.
+    return (tuple(batch), {}) if isinstance(batch, tuple | list) else ((batch,), {})
+
+
+def loss_of(outputs: Any) -> Tensor:
+    """Return the loss among what forward returned: all of it, its "loss", or its last.
+
+    Raises:
+        OptionsError: There is no tensor in that place.
+    """
+    if isinstance(outputs, Mapping):
+        outputs = outputs.get("loss")
+    elif isinstance(outputs, tuple | list) and outputs:
+        outputs = outputs[-1]
+    if not isinstance(outputs, Tensor):
+        raise OptionsError(
+            "forward must return its loss: alone, as the last of several values, or as 'loss' of a "
+            f"dict; found {type(outputs).__name__} there"
+        )
+    return outputs

@@ -1,0 +1,242 @@
+"""`Trainer`: your own module and loader on the training loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from torchkiln.checkpoints import CheckpointStore
+from torchkiln.core import Options, OptionsError
+from torchkiln.report import MonitorGroup, RunMonitor, RunResult, make_monitor, publish
+from torchkiln.report._monitors import Progress
+from torchkiln.training._averaging import WeightAverage
+from torchkiln.training._batches import make_batches
+from torchkiln.training._checkpoint_plan import CheckpointPlan, Words
+from torchkiln.training._history import History
+from torchkiln.training._identity import identify_optimizer, identify_options, to_kept
+from torchkiln.training._loop import Outcome, TrainingLoop
+from torchkiln.training._machine import describe_machine
+from torchkiln.training._module_task import ModuleTask
+from torchkiln.training._saving import RunSaver, RunState
+from torchkiln.training._schedule import (
+    Interval,
+    RateSchedule,
+    Schedule,
+    TorchSchedule,
+    check_interval,
+    check_scheduler,
+)
+
+_FOLDER = "checkpoint"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Trainer:
+    """What to train, on what, for how long, and what to keep.
+
+    Args:
+        module: Its forward takes a batch (the parts of a tuple or list, the names of a dict, or
+            anything else whole) and returns the loss: alone, last, or as "loss" of a dict.
+        loader: Batches of one size, made for `options`: `torchkiln.DataLoader`, `FixedSizeLoader`,
+            or anything that begins anew for each epoch and has a length.
+        optimizer: Over the parameters of `module`.
+        num_epochs: In total, those of a resumed run included.
+        options: Of the training program.
+        schedule: Of the learning rate: a scheduler of torch on `optimizer`, fresh also on resume,
+            or a function that returns the rate of an update, by its number from 0.
+        schedule_interval: Step a scheduler of torch after each "epoch" or each "update".
+        average: Of the weights; it is what validation uses. None: there is none.
+        validation_loader: Held-out batches of one size, one mini-batch a call; their mean loss is
+            told after each epoch.
+        directory: Gets the checkpoint, the plots, `results.json` and the page of the run; None:
+            nothing is written.
+        resume: "auto" continues what is in `directory`, or begins; True insists on continuing,
+            False on beginning.
+        save_every_epochs: Besides the last one, which is always saved, as is an interrupted one.
+        save_every_steps: Save also within epochs, after so many calls; None: never.
+        fixed: Whatever else a resumed run must share (names of data, seeds), in JSON types.
+        name: Of the run, in the report; default: that of the module's class.
+        counted: What a sample is, in the plural: "molecules", "images".
+        monitors: Are told what happens, besides the terminal.
+        progress: "auto" draws bars on a terminal and writes lines to anything else.
+
+    Raises:
+        OptionsError: Something does not fit; the message says what.
+    """
+
+    module: nn.Module
+    loader: Iterable[Any]
+    _: KW_ONLY
+    optimizer: torch.optim.Optimizer
+    num_epochs: int
+    options: Options = field(default_factory=Options)
+    schedule: LRScheduler | Callable[[int], float] | None = None
+    schedule_interval: Interval = "epoch"
+    average: WeightAverage | None = None
+    validation_loader: Iterable[Any] | None = None
+    directory: str | os.PathLike[str] | None = None
+    resume: bool | Literal["auto"] = "auto"
+    save_every_epochs: int = 1
+    save_every_steps: int | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
+    counted: str = "samples"
+    monitors: Sequence[RunMonitor] = ()
+    progress: Progress = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, nn.Module):
+            raise OptionsError(
+                "module must be a torch.nn.Module whose forward returns the loss, got "
+                f"{type(self.module).__name__}; the trainer makes programs of it itself"
+            )
+        if self.num_epochs < 0:
+            raise OptionsError(f"num_epochs must not be negative, got {self.num_epochs}")
+        if self.resume not in (True, False, "auto"):
+            raise OptionsError(f'resume must be True, False or "auto", got {self.resume!r}')
+        if self.resume is True and self.directory is None:
+            raise OptionsError("resume=True needs the directory of the run to continue")
+        check_interval(self.schedule_interval)
+        if isinstance(self.schedule, LRScheduler):
+            check_scheduler(self.schedule, self.optimizer, self.schedule_interval)
+        self._check_average()
+        self._plan()
+
+    def _check_average(self) -> None:
+        if self.average is None:
+            return
+        if self.average.source is not self.module:
+            raise OptionsError("average must follow the module that is trained")
+        if self.average.updates_per_call != self.options.device_iterations:
+            raise OptionsError(
+                f"average has updates_per_call={self.average.updates_per_call}, but a call makes "
+                f"{self.options.device_iterations} updates (options.device_iterations); make it "
+                "with the same number"
+            )
+
+    def fit(self) -> RunResult:
+        """Train until the epochs are done, a loss is not finite, or the person stops it.
+
+        The first Ctrl-C (or SIGTERM) ends the run after the present step, and saves it; a second
+        one is a `KeyboardInterrupt`. `exit_code(result)` says it to a shell.
+
+        Raises:
+            CheckpointError: What is in `directory` was made with other settings, or is damaged, or
+                is used by another process.
+            LoaderError: The loader cannot be read again in the same order.
+            StoreError: The report could not be written.
+        """
+        state, plan = self._state(), self._plan()
+        with contextlib.ExitStack() as stack:
+            for loader in (self.loader, self.validation_loader):
+                end = getattr(loader, "terminate", None)
+                if end is not None:
+                    stack.callback(end)
+            saver, history = None, History()
+            if plan is not None:
+                saver = self._saver(plan, state)
+                history = stack.enter_context(saver.opened())
+            monitor = self._monitor()
+            stack.callback(monitor.close)
+            outcome = self._run(state, saver, history, monitor)
+            if outcome.note:
+                monitor.message(outcome.note)
+            result = self._result(outcome)
+            monitor.result(result)
+        if self.directory is not None:
+            publish(result, Path(self.directory))
+        return result
+
+    def _run(
+        self, state: RunState, saver: RunSaver | None, history: History, monitor: RunMonitor
+    ) -> Outcome:
+        evaluated = self.module if self.average is None else self.average.module
+        task = ModuleTask(
+            self.module, self.options, self.optimizer, evaluated, self.validation_loader
+        )
+        loop = TrainingLoop(task, state, saver, history, monitor, Words())
+        return loop.run(self.num_epochs)
+
+    def _plan(self) -> CheckpointPlan | None:
+        if self.directory is None:
+            return None
+        root, resume = Path(self.directory), self.resume
+        if resume == "auto":
+            resume = CheckpointStore(root / _FOLDER).exists()
+        return CheckpointPlan(
+            root=root,
+            model_name=_FOLDER,
+            every_epochs=self.save_every_epochs,
+            every_steps=self.save_every_steps,
+            resume=resume,
+        )
+
+    def _state(self) -> RunState:
+        return RunState(
+            module=self.module,
+            network=self.module,
+            optimizer=self.optimizer,
+            batches=make_batches(self.loader),
+            schedule=self._schedule(),
+            average=self.average,
+            averaged=None if self.average is None else self.average.module,
+        )
+
+    def _schedule(self) -> Schedule | None:
+        if isinstance(self.schedule, LRScheduler):
+            return TorchSchedule(self.schedule, self.schedule_interval)
+        return None if self.schedule is None else RateSchedule(self.optimizer, self.schedule)
+
+    def _saver(self, plan: CheckpointPlan, state: RunState) -> RunSaver:
+        weights = self.module.state_dict()
+        identity = {
+            "module": type(self.module).__name__,
+            "weights": {name: f"{t.dtype} {list(t.shape)}" for name, t in weights.items()},
+            "optimizer": identify_optimizer(self.optimizer),
+            "schedule": None if state.schedule is None else state.schedule.identity(),
+            "average_decay": None if self.average is None else self.average.decay,
+            "options": identify_options(self.options),
+            "loader": type(self.loader).__name__,
+            "fixed": to_kept("fixed", self.fixed),
+        }
+        return RunSaver(plan, state, identity=identity, facts={"name": self._run_name})
+
+    @property
+    def _run_name(self) -> str:
+        return self.name or type(self.module).__name__
+
+    def _monitor(self) -> MonitorGroup:
+        directory = Path(self.directory or ".")
+        terminal = make_monitor(directory, counted=self.counted, progress=self.progress)
+        return MonitorGroup([*terminal.monitors, *self.monitors])
+
+    def _result(self, outcome: Outcome) -> RunResult:
+        settings = {
+            "num_epochs": self.num_epochs,
+            "average_decay": None if self.average is None else self.average.decay,
+            "optimizer": identify_optimizer(self.optimizer),
+            "options": self.options.to_dict(),
+            **self.fixed,
+        }
+        parameters = sum(parameter.numel() for parameter in self.module.parameters())
+        return RunResult(
+            status=outcome.status,
+            settings=settings,
+            dataset={"name": self._run_name},
+            model={"name": type(self.module).__name__, "parameters": parameters},
+            machine=describe_machine(),
+            compile_seconds=outcome.compile_seconds,
+            epochs=outcome.epochs,
+            steps=outcome.history.steps(),
+            note=outcome.note,
+            counted=self.counted,
+        )

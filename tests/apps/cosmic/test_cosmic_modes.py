@@ -1,0 +1,67 @@
+"""The three modes from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchkiln import cli
+from torchkiln.apps.cosmic import main
+from torchkiln.datasets.cosmic import generate_event, write_larcv3
+
+
+def test_train_writes_what_inference_reads(tiny_args, tmp_path, capsys):
+    args = [*tiny_args, "run.id=first", "mode.num_pictures=1"]
+    assert main([*args, "run.compute_mode=CPU"]) == 0
+    trained = capsys.readouterr()
+    results = json.loads((tmp_path / "first" / "results.json").read_text())
+    assert len(results["steps"]["loss"]) == 3
+    assert results["epochs"][0]["held_out"] == results["metrics"]
+    assert f"{results['metrics']['mean_iou']:.3f}" in trained.out
+    assert "6 generated events (seed 1), held out: 3 (seed 2)" in trained.err
+    names = {path.name for path in (tmp_path / "first").iterdir()}
+    assert names == {"checkpoint", "curves.png", "event_0.png", "results.json"}
+
+    assert main([*args, "mode=inference", "run.compute_mode=IPU"]) == 0
+    inferred = json.loads((tmp_path / "first" / "inference.json").read_text())
+    assert inferred["metrics"] == pytest.approx(results["metrics"], abs=1e-3)
+
+
+def test_inference_without_a_checkpoint_says_so(tiny_args, capsys):
+    assert main([*tiny_args, "mode=inference"]) == 1
+    assert "there is no checkpoint in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["CPU", "IPU"])
+def test_iotest_reads_a_file(tiny_args, tmp_path, capsys, mode):
+    path = tmp_path / "events.h5"
+    write_larcv3(path, [generate_event(0, number) for number in range(3)])
+    args = [*tiny_args, "mode=iotest", "--file", str(path), f"run.compute_mode={mode}"]
+    assert cli.main(["bench", "cosmic", *args]) == 0
+    assert "read 2 images" in capsys.readouterr().out
+
+
+def test_a_file_without_others_is_judged_by_itself(tiny_args, tmp_path, capsys):
+    path = tmp_path / "events.h5"
+    write_larcv3(path, [generate_event(0, number) for number in range(2)])
+    assert main([*tiny_args, "--file", str(path), "mode.num_pictures=0"]) == 0
+    assert "judged by the same events" in capsys.readouterr().err
+
+
+def test_a_missing_file_is_an_error_of_one_line(tiny_args, capsys):
+    assert main([*tiny_args, "--file", "/no/such/place"]) == 1
+    assert Path("/no/such/place").name in capsys.readouterr().err
+
+
+def test_fit_foretells_the_memory_of_a_step_and_runs_nothing(tiny_args, tmp_path, capsys):
+    assert main([*tiny_args, "mode=fit", "run.compute_mode=IPU"]) == 0
+    shown = capsys.readouterr()
+    assert "2 images of 3 planes of 20 x 32" in shown.err
+    assert "activations kept for backward" in shown.out
+    assert "It fits" in shown.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_of_plain_pytorch_cannot_be_foretold(tiny_args, capsys):
+    assert main([*tiny_args, "mode=fit", "run.compute_mode=CPU"]) == 2
+    assert "run.compute_mode=IPU" in capsys.readouterr().err

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from _sample_runs import sample_run
+from matplotlib.figure import Figure
+
+from torchkiln.report import RunResult
+from torchkiln.report._loss_plot import _MAX_POINTS, _smoothed, draw_loss
+from torchkiln.report._theme import LIGHT
+
+
+def panels(result: RunResult) -> list:
+    figure = Figure()
+    draw_loss(figure, LIGHT, result)
+    return figure.axes
+
+
+def curve(panel, label: str):
+    return next(line for line in panel.lines if line.get_label() == label)
+
+
+def test_steps_lie_where_their_epochs_are():
+    steps = curve(panels(sample_run(num_epochs=4, steps_per_epoch=10))[0], "single steps")
+    assert steps.get_xdata()[9] == pytest.approx(1.0)
+    assert steps.get_xdata()[-1] == pytest.approx(4.0)
+
+
+def test_an_interrupted_epoch_takes_less_room():
+    whole = sample_run(num_epochs=2, steps_per_epoch=10)
+    half = dataclasses.replace(whole.epochs[1], samples=whole.epochs[1].samples // 2)
+    result = dataclasses.replace(whole, epochs=[whole.epochs[0], half], steps=whole.steps[:15])
+    assert curve(panels(result)[0], "single steps").get_xdata()[-1] == pytest.approx(1.5)
+
+
+def test_updates_of_filler_do_not_cost_the_logarithmic_axis():
+    result = sample_run(num_epochs=1, steps_per_epoch=30)
+    result.steps[-1] = (29, 0.0)
+    top = panels(result)[0]
+    assert top.get_yscale() == "log"
+    assert len(curve(top, "single steps").get_xdata()) == 29
+
+
+def test_negative_losses_are_drawn_on_a_linear_axis():
+    result = sample_run(num_epochs=1, steps_per_epoch=30)
+    result.steps[-1] = (29, -1.0)
+    top = panels(result)[0]
+    assert top.get_yscale() == "linear"
+    assert curve(top, "single steps").get_ydata()[-1] == -1.0
+
+
+def test_the_first_loss_that_is_not_finite_is_marked():
+    result = sample_run(num_epochs=2, steps_per_epoch=10)
+    result.steps[15:] = [(step, float("nan")) for step in range(15, 20)]
+    mark = curve(panels(result)[0], "loss not finite")
+    assert mark.get_xdata()[0] == pytest.approx(1.6)
+
+
+def test_validation_errors_are_shown_in_mev_beside_the_baseline_of_their_split():
+    bottom = panels(sample_run(num_epochs=3, num_molecules=20))[1]
+    assert bottom.lines[0].get_ydata()[0] == pytest.approx(950)
+    assert bottom.lines[1].get_ydata()[0] == pytest.approx(441)
+
+
+def test_many_steps_are_thinned_out():
+    result = sample_run(num_epochs=1, steps_per_epoch=3 * _MAX_POINTS, num_molecules=20)
+    assert len(curve(panels(result)[0], "single steps").get_xdata()) == _MAX_POINTS
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_smoothing_keeps_a_constant_and_follows_without_delay(sign):
+    np.testing.assert_allclose(_smoothed(np.full(50, sign * 3.0), 4.0), sign * 3.0)
+    step = np.where(np.arange(100) < 50, 1.0, 4.0) * sign
+    smooth = _smoothed(step, 4.0)
+    middle = sign * (2.0 if sign > 0 else 2.5)  # of logarithms, or of the values themselves
+    assert smooth[49:51].mean() == pytest.approx(middle, rel=0.02)
