@@ -262,3 +262,19 @@ def test_attributes_of_torchs_iterator_are_there():
     assert not any(worker.is_alive() for worker in batches._workers)
     with pytest.raises(AttributeError, match="nothing_of_this_name"):
         batches.nothing_of_this_name  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("error", "broken"),
+    [
+        (ConnectionResetError(104, "Connection reset by peer"), True),
+        (EOFError(), True),
+        (
+            ConnectionResetError("Caught ConnectionResetError in DataLoader worker process 0."),
+            False,
+        ),
+        (ValueError("odd"), False),
+    ],
+)
+def test_a_connection_to_a_worker_is_told_from_one_of_the_dataset(error, broken):
+    assert _torch_reading._is_broken_connection(error) is broken

@@ -36,9 +36,10 @@ from torchkiln.torch_internals._data_loading import (
 
 # A connection can break before the system says that the process at its other end is dead.
 _DEATH_GRACE_S = 1.0
-# torch's words for a worker that left, and for a tensor that finds no room in /dev/shm; they have
-# no types of their own.
+# torch's words for a worker that left, for an error that a worker met, and for a tensor that finds
+# no room in /dev/shm; they have no types of their own.
 _ENDED_BY_ITSELF = "exited unexpectedly"
+_RAISED_IN_WORKER = "in DataLoader worker process"
 _SHARED_MEMORY_FULL = "unable to allocate shared memory"
 # Torch's own errors hold the system's words, but not its number.
 _TOO_MANY_FILES = tuple(os.strerror(number) for number in (errno.EMFILE, errno.ENFILE))
@@ -127,7 +128,8 @@ class _WorkerBatches:
 def _explain_failure(loader: Any, batches: Any, error: Exception) -> None:
     """Raise `WorkerError` if workers were killed, or found no room for a batch."""
     dead = _find_dead(batches, wait=isinstance(error, OSError | EOFError))
-    if not dead and _ENDED_BY_ITSELF in str(error):
+    if not dead and (_ENDED_BY_ITSELF in str(error) or _is_broken_connection(error)):
+        # A worker that calls it a day says that all is well: exit code 0.
         dead = [worker for worker in workers_of(batches) if worker.exitcode is not None]
     if dead:
         described = []
@@ -148,6 +150,11 @@ def _explain_failure(loader: Any, batches: Any, error: Exception) -> None:
             "enlarge it (docker run --shm-size), use fewer workers or smaller batches, or load "
             "with num_workers=0 and mode='async', which does not need it"
         ) from error
+
+
+def _is_broken_connection(error: Exception) -> bool:
+    """Tell whether it is this process that lost a worker, not a worker that lost something."""
+    return isinstance(error, ConnectionError | EOFError) and _RAISED_IN_WORKER not in str(error)
 
 
 def _explain_start(loader: Any, error: Exception) -> None:

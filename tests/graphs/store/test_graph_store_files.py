@@ -15,6 +15,7 @@ import pytest
 from _stored_graphs import assert_same_graph, rich_graphs
 
 from torchkiln.core import StoreError, clean_leftovers, is_temporary
+from torchkiln.graphs.store import _store_opening
 from torchkiln.graphs.store._store import GraphStore
 from torchkiln.graphs.store._store_files import _digest
 
@@ -379,3 +380,19 @@ def test_a_folder_of_others_is_never_replaced_by_a_store(directory, tmp_path):
     with pytest.raises(StoreError):
         GraphStore.from_dataset(rich_graphs(2), progress=False).save(place, overwrite=True)
     assert [path.name for path in place.iterdir()] == ["mine.txt"]
+
+
+def test_a_store_that_is_gone_for_a_moment_is_waited_for(directory, monkeypatch):
+    """Several processes may replace it in turn, and leave no store whenever somebody looks."""
+    away = directory.with_name("away")
+    directory.rename(away)
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            away.rename(directory)
+
+    monkeypatch.setattr(_store_opening.time, "sleep", pause)
+    assert len(GraphStore.open(directory)) == 12
+    assert len(pauses) == 3

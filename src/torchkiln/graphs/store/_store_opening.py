@@ -6,6 +6,7 @@ Header, checksums and offsets are compared at once, columns when graphs are read
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ from torchkiln.graphs.store._store_files import (
     read_header,
 )
 
+# Whoever finds no store so often, with a pause each time, may believe that there is none.
+_MAX_ABSENCES = 5
+
 
 def open_columns(directory: Path, *, verify: bool) -> tuple[Columns, str]:
     """Map a directory into memory; return its columns and the digest of its header.
@@ -48,6 +52,7 @@ def open_columns(directory: Path, *, verify: bool) -> tuple[Columns, str]:
     Raises:
         StoreError: It is not a store, of another version, or damaged.
     """
+    absences = 0
     while True:
         settle_folder(real_place(directory), HEADER)
         before = _identity(directory)
@@ -56,6 +61,10 @@ def open_columns(directory: Path, *, verify: bool) -> tuple[Columns, str]:
         except (StoreError, OSError) as error:
             if _identity(directory) != before:
                 continue  # another process has replaced it meanwhile
+            if before is None and absences < _MAX_ABSENCES:
+                absences += 1  # or several do, and it was gone whenever we looked
+                time.sleep(0.002)
+                continue
             if isinstance(error, StoreError):
                 raise
             raise StoreError(f"{directory} cannot be read ({error}); {REMEDY}") from error
