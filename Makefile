@@ -25,7 +25,7 @@ lint: $(STAMP)  ## Check formatting and lint rules
 types: $(STAMP)  ## Type-check src (mypy; strict on src/torchkiln)
 	$(BIN)/mypy
 
-test: $(STAMP) lint types  ## Lint, type-check and run the tests (about 13 minutes on 2 cores)
+test: $(STAMP) lint types  ## Lint, type-check and run the tests (7 to 13 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 slow: $(STAMP)  ## Run the long test matrices
