@@ -111,7 +111,8 @@ def wait_for_moment(
     if moment < 0.5:
         skipped = moments.randrange(3)
         wait_for_names(pid, directory, before, lambda new: len(unfinished(new)) > skipped)
-        time.sleep(moments.uniform(0, 0.005))
+        if moments.random() < 0.5:  # else at once, however fast the disk is
+            time.sleep(moments.uniform(0, 0.005))
     elif moment < 0.75:
         # However fast the machine is: the next one has something to resume.
         wait_for_names(pid, directory, before, lambda new: bool(own_names(new)))
