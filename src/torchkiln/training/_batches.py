@@ -252,11 +252,25 @@ def require_repeatable(loader: Iterable[Any]) -> None:
         ) from error
     if length < 1:
         raise LoaderError(f"{kind} has no batch at all; use more data, or a smaller batch_size")
+    if _has_hidden_generator(loader):
+        raise LoaderError(
+            f"the sampler of {kind} has a generator of its own, which a checkpoint would not hold; "
+            "pass the same one to the loader as well: generator=..."
+        )
     if _is_drawn_elsewhere(loader):
         raise LoaderError(
             f"{kind} draws the order of an epoch in a child process, where nobody can save it; use "
             'mode="sync", or a sampler with set_epoch(epoch)'
         )
+
+
+def _has_hidden_generator(loader: Iterable[Any]) -> bool:
+    """Tell whether a sampler draws from a generator that the loader does not know."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    inner = (getattr(batch_sampler, "sampler", None), getattr(loader, "sampler", None))
+    found = [getattr(sampler, "generator", None) for sampler in (batch_sampler, *inner)]
+    known = getattr(loader, "generator", None)
+    return any(isinstance(one, torch.Generator) and one is not known for one in found)
 
 
 def _is_drawn_elsewhere(loader: Iterable[Any]) -> bool:

@@ -31,12 +31,14 @@ def inference_options(options: Options) -> Options:
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Put a module that may be in training into evaluation mode, and back."""
-    was_training = module.training
+    # Each part by itself: some may be frozen, such as BatchNorm of a network that is fine-tuned.
+    modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         yield
     finally:
-        module.train(was_training)
+        for part, was_training in modes:
+            part.training = was_training
 
 
 @contextlib.contextmanager

@@ -40,13 +40,20 @@ def to_kept(what: str, values: Mapping[str, Any]) -> dict[str, Any]:
     except TypeError as error:
         raise OptionsError(f"{what} cannot be kept in a checkpoint: {error}") from None
     for name, value in values.items():
-        # Keys that are numbers come back as strings.
-        if isinstance(value, Mapping) and set(value) != set(result[name]):
+        if _has_numbers_for_keys(value):
             raise OptionsError(
                 f"{what} cannot be kept in a checkpoint: {name} is {value!r}; use ExponentialLR, "
                 "CosineAnnealingLR or ReduceLROnPlateau"
             )
     return result
+
+
+def _has_numbers_for_keys(value: Any) -> bool:
+    """Tell whether JSON would give strings back for keys that are none, however deep they are."""
+    if isinstance(value, Mapping):
+        keys_are_kept = all(isinstance(key, str) for key in value)
+        return not keys_are_kept or any(map(_has_numbers_for_keys, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_numbers_for_keys, value))
 
 
 def identify_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

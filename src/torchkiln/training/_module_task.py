@@ -37,7 +37,7 @@ class ModuleTask:
         validation_loader: Iterable[Any] | None,
     ) -> None:
         self._options = options
-        self._step = ProgramStep(module.train(), options, optimizer)
+        self._step = ProgramStep(module, options, optimizer)
         self._evaluator = LossEvaluator(evaluated, options)
         self._validation_loader = validation_loader
         self._validation_loss: float | None = None

@@ -109,7 +109,7 @@ class RateSchedule:
         self._rate_at = rate_at
 
     def before_step(self, updates: int) -> bool:
-        rate = self._rate_at(updates)
+        rate = float(self._rate_at(updates))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         return True
@@ -122,7 +122,8 @@ class RateSchedule:
 
     def identity(self) -> dict[str, Any]:
         # The function itself cannot be compared; its first values can.
-        return {"kind": "function", "first_rates": [self._rate_at(update) for update in range(3)]}
+        rates = [float(self._rate_at(update)) for update in range(3)]
+        return {"kind": "function", "first_rates": rates}
 
     def state_dict(self) -> None:
         return None
