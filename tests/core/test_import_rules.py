@@ -22,7 +22,7 @@ ALLOWED = {
     "core": set(),
     "packing": {"core"},
     "torch_internals": {"core"},
-    "graphs": {"core", "packing", "data", "torch_internals"},
+    "graphs": {"core", "packing", "data", "ops", "torch_internals"},
     "data": {"core", "torch_internals"},
     "ops": {"core", "torch_internals"},
     "checkpoints": {"core", "torch_internals"},

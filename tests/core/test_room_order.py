@@ -25,6 +25,7 @@ GRAPHS = {
     "batches": BASE | {"store"},
     "loaders": BASE | {"store", "sampling", "batches"},
     "_containers": BASE,
+    "_loss_review": BASE,
     "layers": BASE,
 }
 DATASETS = {
