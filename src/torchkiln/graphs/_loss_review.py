@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from torchkiln.core import LossInputs, add_loss_review
-from torchkiln.graphs._padding_seen import is_padded, padding_seen
+from torchkiln.graphs._padding_seen import graph_mask_of, is_padded, padding_seen
 
 # Torchkiln's names of masks, and those of PopTorch Geometric.
 _GRAPH_MASKS = frozenset({"graph_mask", "graphs_mask"})
@@ -93,7 +93,8 @@ class _Batch:
                 f"Instead of F.{function}(input, target), write "
                 f"torchkiln.graphs.masked_{function}(input, target, batch.{mask})"
             )
-        if function == "cross_entropy":
+        if function == "cross_entropy" and mask in ("graph_mask", "node_mask", "edge_mask"):
+            # PopTorch Geometric, whose masks have other names, has no pad value for one attribute.
             rewrite += (
                 "; or give filler a class that the loss ignores: "
                 "pad=PadValues(attributes={'y': -100})"
@@ -129,7 +130,8 @@ class _Batch:
         graphs = [name for name, _ in self._masks if name in _GRAPH_MASKS]
         order = [*_GRAPH_MASKS, "node_mask", "nodes_mask"]  # labels of edges are rare
         fitting.sort(key=lambda name: name not in order)
-        return next(iter([*fitting, *graphs]), "graph_mask")
+        known = [name for _, t in self._reaching() if (name := graph_mask_of(t)) is not None]
+        return next(iter([*fitting, *graphs, *known]), "graph_mask")
 
 
 def _may_be_mask(name: str, tensor: Tensor) -> bool:

@@ -23,11 +23,22 @@ def padding_seen() -> bool:
     return _seen
 
 
-def mark_padded(tensor: Tensor) -> None:
-    """Remember that this tensor, and every view of it, belongs to a batch with filler."""
-    setattr(storage_of(tensor), _MARK, True)
+def mark_padded(tensor: Tensor, graph_mask: str = "graph_mask") -> None:
+    """Remember that this tensor, and every view of it, belongs to a batch with filler.
+
+    Args:
+        tensor: Any of the batch.
+        graph_mask: How the mask of graphs is called in that batch.
+    """
+    setattr(storage_of(tensor), _MARK, graph_mask)
 
 
 def is_padded(tensor: Tensor) -> bool:
     """Whether a tensor belongs to a batch with filler, as far as one can know: copies do not."""
     return hasattr(storage_of(tensor), _MARK)
+
+
+def graph_mask_of(tensor: Tensor) -> str | None:
+    """Return the name of the mask of graphs in the batch of a tensor; None if it has no filler."""
+    name: str | None = getattr(storage_of(tensor), _MARK, None)
+    return name

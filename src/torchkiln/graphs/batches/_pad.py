@@ -125,13 +125,13 @@ def pad_batch(
     batch = Batch.from_data_list(
         [*graphs, *filler], follow_batch=list(follow_batch or ()), exclude_keys=list(excluded)
     )
+    names = masks if isinstance(masks, MaskNames) else MaskNames()
     if masks:
-        names = masks if isinstance(masks, MaskNames) else MaskNames()
         _add_masks(batch, names, sizes, real, len(graphs), spec.num_graphs)
     for store in batch.stores:
         for value in store.values():
             if isinstance(value, Tensor):
-                mark_padded(value)
+                mark_padded(value, names.graph)
     return batch
 
 
