@@ -102,6 +102,25 @@ class ValidationResult:
         return self.baseline_mae / self.mae
 
 
+@dataclass(frozen=True, slots=True)
+class PredictedMolecule:
+    """One prediction beside the truth, in physical units, and the molecule to look at.
+
+    Args:
+        name: Of the molecule.
+        z: Atomic numbers.
+        pos: Coordinates in angstrom, three for each atom.
+        true: What it should be.
+        predicted: What it is.
+    """
+
+    name: str
+    z: tuple[int, ...]
+    pos: tuple[tuple[float, float, float], ...]
+    true: float
+    predicted: float
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RunResult:
     """Everything about one run that a report shows.
@@ -120,6 +139,8 @@ class RunResult:
         test: Likewise.
         note: Why the run failed, or how to go on after an interrupt.
         counted: What a sample is, in the plural: "molecules", "images".
+        worst: Molecules of the split that the run is judged by whose predictions are farthest off,
+            the worst first.
     """
 
     status: Status
@@ -135,6 +156,7 @@ class RunResult:
     test: ValidationResult | None = None
     note: str = ""
     counted: str = "samples"
+    worst: list[PredictedMolecule] = field(default_factory=list)
 
     @property
     def samples_per_s(self) -> float | None:
