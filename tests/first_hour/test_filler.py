@@ -12,7 +12,14 @@ from torch_geometric.nn import GraphConv, global_mean_pool
 
 from torchkiln import Options, training_model
 from torchkiln.core import ArgumentError, OptionsError
-from torchkiln.graphs import FixedSizeLoader, PadValues, masked_cross_entropy, masked_mse_loss
+from torchkiln.graphs import (
+    FixedSizeLoader,
+    GraphStore,
+    PadValues,
+    collate,
+    masked_cross_entropy,
+    masked_mse_loss,
+)
 
 OPTIONS = Options(backend="capture", show_progress=False)
 
@@ -97,3 +104,15 @@ def test_a_column_against_a_row_is_refused_instead_of_compared_with_each_other()
     prediction = torch.zeros(batch.num_graphs, 1)
     with pytest.raises(ArgumentError, match="give both the same shape"):
         masked_mse_loss(prediction, batch.y.float(), batch.graph_mask)
+
+
+@pytest.mark.parametrize("backend", ["eager", "capture"])
+def test_a_batch_of_filler_only_changes_no_weight_whatever_the_remedy(backend):
+    store = GraphStore.from_dataset(MOLECULES, progress=False)
+    spec = FixedSizeLoader(store, num_nodes=40).spec
+    empty = collate(store, [], spec, pad=PadValues(attributes={"y": -100}))
+    for model, is_expected in ((MaskedClassifier(), lambda x: x == 0), (Classifier(), torch.isnan)):
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        program = training_model(model, Options(backend=backend, show_progress=False))
+        assert is_expected(program(empty))
+        torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
