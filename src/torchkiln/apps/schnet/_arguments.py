@@ -30,6 +30,7 @@ from torchkiln.apps.schnet._config_file import (
     spell_options,
     types_by_key,
 )
+from torchkiln.apps.schnet._resumed_settings import read_saved, refuse_contradictions
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.core import OptionsError
 
@@ -53,8 +54,11 @@ that name; a config file may use either form too. A bare --checkpoint means --ch
 def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
     """Return what a command line asks for; `--help` and `--print_config` print and exit.
 
+    A run that is continued has the settings of its checkpoint, but for those that are given.
+
     Raises:
         OptionsError: A flag, key or value is unknown or wrong; the message says which.
+        CheckpointError: Flags contradict the checkpoint that is to be continued.
     """
     parser = _cached_parser(prog)
     config_paths, flags = _split_configs(_with_flag_values(args))
@@ -67,8 +71,18 @@ def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
         except (ArgumentError, OptionsError, RecursionError) as error:
             raise OptionsError(f"config file {path}: {readable(error)}") from error
         merged = merge_settings(merged, values)
+    settings = _build(parser, merged, flags)
+    saved = read_saved(settings) if settings.resume else None
+    if saved is not None:
+        settings = _build(parser, merge_settings(saved.settings, merged), flags)
+        refuse_contradictions(settings, saved)
+    return settings
+
+
+def _build(parser: ArgumentParser, values: dict[str, Any], flags: list[str]) -> Settings:
+    """Return the settings in `values`, nested, over which `flags` win."""
     try:
-        base = parser.parse_object(merged) if merged else None
+        base = parser.parse_object(values) if values else None
         built = parser.instantiate(parser.parse_args(flags, namespace=base))
     except (ArgumentError, ValueError, RecursionError) as error:
         raise OptionsError(readable(error)) from error

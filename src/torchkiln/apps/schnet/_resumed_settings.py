@@ -1,0 +1,205 @@
+"""The settings of a run that is continued: those of its checkpoint, and what was given anew.
+
+No torch up here: a command line that contradicts its checkpoint is answered at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchkiln.apps.schnet._config_file import (
+    OPTIONS_KEY,
+    short_names,
+    spell_options,
+    types_by_key,
+)
+from torchkiln.apps.schnet._settings import Settings
+from torchkiln.checkpoints._generations import list_generations, read_newest
+from torchkiln.core import CheckpointError, Options
+
+# What one command asks for, not the run: never taken from a checkpoint.
+_OF_THE_COMMAND = {
+    *("checkpoint", "resume", "model_name", "checkpoint_dir"),
+    *("time_dataloader", "verbose", "json", "bench.profile_dir"),
+}
+# What may change on the way: how long, how it is computed, where results go.
+_FREE = {
+    *_OF_THE_COMMAND,
+    *("bench.num_epochs", "bench.backend", "bench.num_workers", "num_workers", "threads"),
+    *("bench.use_wandb", "bench.use_tensorboard", "project", "run_name", "output_dir"),
+    *("validation", "checkpoint_epochs"),
+}
+# Two values of these may mean the same (a folder that moved, a default by its name, plain eager
+# and compiled steps). Whether the run is still the same shows when it is built.
+_SHOWN_LATER = {
+    *("dataset_factory.root", "dataset_factory.splits", "dataset_factory.target", OPTIONS_KEY),
+    *("dataset_factory.references", "dataset_factory.per_atom", "dataset_factory.use_qm9_energy"),
+    *("dataset_factory.max_num_atoms", "model.num_filters", "model.readout", "model.filter"),
+    *("bench.replication_factor", "bench.half_precision", "limit"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """What a checkpoint says about its run.
+
+    Args:
+        directory: Where it is.
+        settings: Those that the run was started with, nested like a config file.
+        epochs_done: Whole epochs.
+        is_between: Whether a further epoch was begun.
+    """
+
+    directory: Path
+    settings: dict[str, Any]
+    epochs_done: int
+    is_between: bool
+
+
+def read_saved(settings: Settings) -> SavedRun | None:
+    """Return the run that `settings` ask to continue; None if there is no checkpoint.
+
+    Raises:
+        CheckpointError: It cannot be read, or every generation of it is damaged.
+    """
+    directory = settings.checkpoint_dir / settings.model_name
+    if not list_generations(directory):
+        return None
+    facts = read_newest(directory).facts
+    try:
+        return SavedRun(
+            directory=directory,
+            settings=_nested(_with_target_form(_known(facts["settings"]), facts)),
+            epochs_done=int(facts["epoch"]),
+            is_between=bool(facts["sums"]["steps"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory} holds no run of this benchmark ({type(error).__name__}: {error}); name "
+            "one that it saved"
+        ) from error
+
+
+def refuse_contradictions(settings: Settings, saved: SavedRun) -> None:
+    """Refuse flags that cannot be true of a continued run.
+
+    Raises:
+        CheckpointError: It names the flags with both values.
+    """
+    found = [text for key, text in _differing(settings, saved) if key not in _SHOWN_LATER]
+    if found:
+        raise CheckpointError(
+            f"{' and '.join(found)} cannot change when {saved.directory} is continued; leave that "
+            "out (of config files, too), or begin anew under another --model_name"
+        )
+
+
+def doubtful_flags(settings: Settings, saved: SavedRun) -> list[str]:
+    """Return the flags, with both values, that may be why a run turns out to be another one."""
+    return [text for key, text in _differing(settings, saved) if key in _SHOWN_LATER]
+
+
+def _differing(settings: Settings, saved: SavedRun) -> list[tuple[str, str]]:
+    """Return key and text of every setting that the checkpoint has another value of."""
+    now, before = _flat(settings.to_dict()), _flat(saved.settings)
+    found = []
+    for key, value in before.items():
+        if key in _FREE or now[key] == value:
+            continue
+        if key == OPTIONS_KEY:
+            found += [(key, text) for text in _differing_options(now[key], value)]
+        else:
+            found.append((key, _both(_flag(key), now[key], value)))
+    return found
+
+
+def _differing_options(now: Any, before: Any) -> list[str]:
+    now, before = (_spelled_options(values) or {} for values in (now, before))
+    return [
+        _both(f"--{OPTIONS_KEY}.{name}", now.get(name), before.get(name))
+        for name in {**before, **now}
+        if now.get(name) != before.get(name)
+    ]
+
+
+def _both(flag: str, now: Any, before: Any) -> str:
+    return f"{flag} {_shown(now)} (the checkpoint has {_shown(before)})"
+
+
+def _flag(key: str) -> str:
+    shorts = {nested: short for short, nested in short_names().items()}
+    return f"--{shorts.get(key, key)}"
+
+
+def _shown(value: Any) -> str:
+    """Write a value as the command line takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a checkpoint by dotted name, without those of the command.
+
+    Other versions may have had settings that this one does not know.
+    """
+    known = types_by_key()
+    flat = {
+        key: value
+        for key, value in _flat(values).items()
+        if key in known and key not in _OF_THE_COMMAND
+    }
+    if flat.get(OPTIONS_KEY) is not None:
+        flat[OPTIONS_KEY] = _spelled_options(flat[OPTIONS_KEY])
+    return flat
+
+
+def _spelled_options(values: Any) -> Any:
+    """Return the options that are not the default, as the parser takes them."""
+    if not isinstance(values, Mapping):
+        return None
+    default = Options().to_dict()
+    spelled = spell_options({n: v for n, v in values.items() if n in default})
+    return {name: spelled[name] for name in spelled if values[name] != default[name]}
+
+
+def _with_target_form(flat: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the form of the target spelled out.
+
+    A run keeps the form that it was begun with, whatever another version would choose by itself.
+    """
+    model, transform = facts["model"], facts["transform"]
+    found = {"model.readout": model["readout"], "dataset_factory.per_atom": transform["per_atom"]}
+    if flat.get("dataset_factory.references") is None:
+        found["dataset_factory.references"] = _kind_of_references(transform)
+    return {**flat, **found}
+
+
+def _kind_of_references(transform: Mapping[str, Any]) -> str:
+    from torchkiln.datasets.molecules._published_targets import ATOM_REFERENCES_EV
+
+    energies = {int(z): energy for z, energy in transform["references"].items()}
+    if not energies:
+        return "none"
+    return "atoms" if energies == ATOM_REFERENCES_EV.get(transform["target"]) else "fitted"
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings by dotted name; options stay one value."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and name in ("dataset_factory", "bench", "model"):
+            flat.update({f"{name}.{inner}": entry for inner, entry in value.items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        group, _, name = key.rpartition(".")
+        (nested.setdefault(group, {}) if group else nested)[name] = value
+    return nested
