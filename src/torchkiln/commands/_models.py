@@ -77,6 +77,9 @@ class StoredModel:
     def num_parameters(self) -> int | None:
         if self.generation is None:
             return None
+        if isinstance(count := self.facts.get("parameters"), int):
+            return count
+        # Earlier versions did not say it; the few numbers that are not learnt count too.
         sizes = self.generation.sizes()
         return sum(size for name, size in sizes.items() if name.startswith("model/"))
 

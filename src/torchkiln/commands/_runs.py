@@ -16,7 +16,13 @@ from torchkiln.commands._tables import print_table, shown_time
 from torchkiln.core import OptionsError, StoreError, write_atomic
 from torchkiln.core._claims import is_claimed
 from torchkiln.report import RunResult, load_result, print_record, print_summary
-from torchkiln.report._comparison import NamedRun, SideRow, differing_settings, side_by_side
+from torchkiln.report._comparison import (
+    NamedRun,
+    SideRow,
+    differing_settings,
+    incomparable,
+    side_by_side,
+)
 from torchkiln.report._results_file import RESULTS_NAME, to_plain
 from torchkiln.report._units import format_short_error, significant
 from torchkiln.report._write import PAGE_NAME
@@ -132,6 +138,8 @@ def compare_runs(names: Sequence[str], output_dir: Path, output: Path | None) ->
         sys.stdout.write("All settings are the same.\n")
     for title, rows in side_by_side(runs).items():
         print_table(title, columns, _lines(rows))
+    if reason := incomparable(runs):
+        sys.stdout.write(f"losses cannot be compared: {reason}\n")
     # Here, not above: drawing loads matplotlib, which the tables do not need.
     from torchkiln.report._comparison_page import render_comparison
 

@@ -10,8 +10,12 @@ from torchkiln.report._record import RunResult
 from torchkiln.report._results_file import to_plain
 from torchkiln.report._rows import summary_groups
 
-# Of every run another one: they tell runs apart, and explain no figure.
-_NAMES = ("run_name",)
+# What a run is called and where it is kept: of every run another one, and no reason for any figure.
+_BOOKKEEPING = {
+    *("run_name", "model_name", "checkpoint", "checkpoint_dir", "checkpoint_epochs", "resume"),
+    *("output_dir", "project", "json", "verbose", "bench.use_wandb", "bench.use_tensorboard"),
+    *("bench.profile_dir", "run.id", "run.output_dir", "mode.resume", "mode.checkpoint_epochs"),
+}
 # Too long to stand side by side; the report of each run has them.
 _LEFT_OUT = ("", "Source")
 _NOTHING = "-"
@@ -49,7 +53,7 @@ def differing_settings(runs: Sequence[NamedRun]) -> list[SideRow]:
     rows = [
         SideRow(name, tuple(values.get(name, _NOTHING) for values in settings)) for name in names
     ]
-    return [row for row in rows if row.differs and row.name not in _NAMES]
+    return [row for row in rows if row.differs and row.name not in _BOOKKEEPING]
 
 
 def side_by_side(runs: Sequence[NamedRun]) -> dict[str, list[SideRow]]:

@@ -17,8 +17,12 @@ from torchkiln.report._units import error_scale
 # Beyond the three colours that every theme has; readable on light and on dark pages.
 _MORE_COLOURS = ("#8a63d2", "#c2410c", "#0891b2", "#a16207", "#db2777")
 _DASHES = ("-", "--", ":")
-# Width of the bell that smooths a curve, as a share of the run.
+# With so many epochs their means make a curve; with fewer, single steps do, smoothed by a bell of a
+# width that is a share of the run.
+_ENOUGH_EPOCHS = 5
 _SMOOTHED_SHARE = 0.01
+_THINNEST, _THICKEST = 1.4, 3.4
+_FEW_POINTS = 60  # that can be told apart
 _LONG_NAME = 28
 _PANEL_INCHES, _LEGEND_LINE_INCHES, _WIDTH_INCHES = 3.3, 0.23, 9.5
 
@@ -36,11 +40,11 @@ def draw_comparison(figure: Any, theme: Theme, runs: Sequence[NamedRun]) -> None
     """Draw a panel of losses, and one of validation errors for each target there is."""
     groups = _validated_groups(runs)
     panels = figure.subplots(1 + len(groups), 1, squeeze=False)[:, 0]
-    styles = [_style(theme, number) for number in range(len(runs))]
+    styles = [_style(theme, number, len(runs)) for number in range(len(runs))]
     _draw_losses(panels[0], runs, styles)
     for panel, group in zip(panels[1:], groups, strict=True):
         _draw_errors(panel, group, runs, styles)
-    lines = [panels[0].plot([], [], linewidth=2.2, **style)[0] for style in styles]
+    lines = [panels[0].plot([], [], **style)[0] for style in styles]
     figure.legend(
         lines,
         [run.name for run in runs],
@@ -51,25 +55,26 @@ def draw_comparison(figure: Any, theme: Theme, runs: Sequence[NamedRun]) -> None
 
 
 def _draw_losses(panel: Any, runs: Sequence[NamedRun], styles: list[dict[str, Any]]) -> None:
-    curves = [_loss_curve(run.result) for run in runs]
+    by_epochs = all(len(run.result.epochs) >= _ENOUGH_EPOCHS for run in runs)
+    curves = [_loss_curve(run.result, by_epochs=by_epochs) for run in runs]
     logarithmic = all((losses > 0).all() for _, losses in curves)
     for (positions, losses), style in zip(curves, styles, strict=True):
-        mark = "o" if len(losses) < 20 else ""
-        panel.plot(positions, losses, linewidth=1.8, marker=mark, markersize=4, **style)
+        mark = "o" if len(losses) <= _FEW_POINTS else ""
+        panel.plot(positions, losses, marker=mark, markersize=4, **style)
     shown = [float(loss) for _, losses in curves for loss in losses]
     if shown and logarithmic:
         log_scale(panel, shown)
-    panel.set_title("Training loss")
+    panel.set_title("Training loss, mean of each epoch" if by_epochs else "Training loss, smoothed")
     panel.set_ylabel("loss")
     _finish(panel, [positions for positions, _ in curves])
 
 
-def _loss_curve(result: RunResult) -> tuple[Any, Any]:
-    """Return places on the axis of epochs, and smoothed losses; those of epochs if need be."""
+def _loss_curve(result: RunResult, *, by_epochs: bool) -> tuple[Any, Any]:
+    """Return places on the axis of epochs, and means of epochs or smoothed losses of steps."""
     positions, losses = step_curve(result)
     known = np.flatnonzero(np.isfinite(losses) & (losses != 0))  # 0: nothing but filler
     positions, losses = positions[known], losses[known]
-    if len(losses) < 20:
+    if by_epochs or len(losses) < 20:
         epochs = [epoch for epoch in result.epochs if math.isfinite(epoch.loss)]
         places = np.array([epoch.epoch + 1.0 for epoch in epochs])
         return places, np.array([epoch.loss for epoch in epochs])
@@ -91,7 +96,8 @@ def _draw_errors(
         points = _errors(run.result)
         numbers = [number for number, _ in points]
         errors = [scale.factor * error for _, error in points]
-        panel.plot(numbers, errors, marker="o", markersize=4, linewidth=1.8, **style)
+        mark = "o" if len(errors) <= _FEW_POINTS else ""
+        panel.plot(numbers, errors, marker=mark, markersize=4, **style)
         shown += errors
         places.append(np.array(numbers))
     log_scale(panel, shown)
@@ -133,10 +139,15 @@ def _legend_columns(runs: Sequence[NamedRun]) -> int:
     return min(len(runs), 2 if longest > _LONG_NAME else 3) or 1
 
 
-def _style(theme: Theme, number: int) -> dict[str, Any]:
-    """Return colour and dashes of a run: no two among the first 24 look the same."""
+def _style(theme: Theme, number: int, count: int) -> dict[str, Any]:
+    """Return colour, dashes and width of a run: no two among the first 24 look the same.
+
+    Later runs are drawn over earlier ones, and thinner: curves that coincide are both seen.
+    """
+    share = number / max(count - 1, 1)
     colours = (theme.main, theme.second, theme.third, *_MORE_COLOURS)
     return {
         "color": colours[number % len(colours)],
         "linestyle": _DASHES[number // len(colours) % len(_DASHES)],
+        "linewidth": _THICKEST + share * (_THINNEST - _THICKEST),
     }

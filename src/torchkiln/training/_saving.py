@@ -146,6 +146,7 @@ class RunSaver:
             "scheduler": None if state.schedule is None else state.schedule.state_dict(),
             "average_updates": None if average is None else average.num_updates,
             "threads": torch.get_num_threads(),
+            "parameters": sum(param.numel() for param in state.network.parameters()),
             "identity": self._identity,
         }
         self._store.save(

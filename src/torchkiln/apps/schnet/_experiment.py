@@ -18,7 +18,7 @@ from torchkiln.apps.schnet._loaders import batch_spec, make_loader
 from torchkiln.apps.schnet._optimizer import make_adam
 from torchkiln.apps.schnet._program_options import training_options
 from torchkiln.apps.schnet._report_folder import report_folder
-from torchkiln.apps.schnet._resumed_settings import doubtful_flags, read_saved
+from torchkiln.apps.schnet._resumed_settings import doubtful_flags, keep_target_form, read_saved
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import target_form
@@ -70,11 +70,14 @@ def run_experiment(
 def _train_and_report(
     settings: Settings, checkpoint: CheckpointPlan | None, directory: Path, clock: StartupClock
 ) -> RunResult:
-    dataset = load_dataset(settings)
+    saved = read_saved(settings) if settings.resume else None
+    built = settings if saved is None else keep_target_form(settings, saved)
+    dataset = load_dataset(built)
     clock.lap("dataset")
     options = training_options(settings)
     say(f"{dataset.name}: {_count(dataset)}")
-    job = make_job(settings, dataset, options, checkpoint, clock)
+    job = make_job(built, dataset, options, checkpoint, clock)
+    job = dataclasses.replace(job, settings=settings.to_dict())
     if settings.verbose:
         say(f"{job.train_loader}\n{job.train_loader.plan}\n{options}")
     say(f"report in {directory}, executables in {options.cache_dir}")

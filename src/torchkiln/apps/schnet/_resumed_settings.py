@@ -5,6 +5,7 @@ No torch up here: a command line that contradicts its checkpoint is answered at 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,12 +51,15 @@ class SavedRun:
     Args:
         directory: Where it is.
         settings: Those that the run was started with, nested like a config file.
+        form: The form in which the target is learnt, by dotted name. A run keeps that which it was
+            begun with, whatever another version would choose by itself.
         epochs_done: Whole epochs.
         is_between: Whether a further epoch was begun.
     """
 
     directory: Path
     settings: dict[str, Any]
+    form: dict[str, Any]
     epochs_done: int
     is_between: bool
 
@@ -73,7 +77,8 @@ def read_saved(settings: Settings) -> SavedRun | None:
     try:
         return SavedRun(
             directory=directory,
-            settings=_nested(_with_target_form(_known(facts["settings"]), facts)),
+            settings=_nested(_known(facts["settings"])),
+            form=_target_form(facts),
             epochs_done=int(facts["epoch"]),
             is_between=bool(facts["sums"]["steps"]),
         )
@@ -98,6 +103,21 @@ def refuse_contradictions(settings: Settings, saved: SavedRun) -> None:
         )
 
 
+def keep_target_form(settings: Settings, saved: SavedRun) -> Settings:
+    """Return the settings with the form of the target spelled out, where no flag says another."""
+    now, before = _flat(settings.to_dict()), _flat(saved.settings)
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in saved.form.items():
+        if now[key] == before.get(key):
+            group, _, name = key.rpartition(".")
+            groups.setdefault(group, {})[name] = value
+    changed = {
+        group: dataclasses.replace(getattr(settings, group), **values)
+        for group, values in groups.items()
+    }
+    return dataclasses.replace(settings, **changed)
+
+
 def doubtful_flags(settings: Settings, saved: SavedRun) -> list[str]:
     """Return the flags, with both values, that may be why a run turns out to be another one."""
     return [text for key, text in _differing(settings, saved) if key in _SHOWN_LATER]
@@ -113,7 +133,7 @@ def _differing(settings: Settings, saved: SavedRun) -> list[tuple[str, str]]:
         if key == OPTIONS_KEY:
             found += [(key, text) for text in _differing_options(now[key], value)]
         else:
-            found.append((key, _both(_flag(key), now[key], value)))
+            found.append((key, _both(_flag(key), now[key], saved.form.get(key, value))))
     return found
 
 
@@ -165,16 +185,13 @@ def _spelled_options(values: Any) -> Any:
     return {name: spelled[name] for name in spelled if values[name] != default[name]}
 
 
-def _with_target_form(flat: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with the form of the target spelled out.
-
-    A run keeps the form that it was begun with, whatever another version would choose by itself.
-    """
-    model, transform = facts["model"], facts["transform"]
-    found = {"model.readout": model["readout"], "dataset_factory.per_atom": transform["per_atom"]}
-    if flat.get("dataset_factory.references") is None:
-        found["dataset_factory.references"] = _kind_of_references(transform)
-    return {**flat, **found}
+def _target_form(facts: Mapping[str, Any]) -> dict[str, Any]:
+    transform = facts["transform"]
+    return {
+        "model.readout": facts["model"]["readout"],
+        "dataset_factory.per_atom": transform["per_atom"],
+        "dataset_factory.references": _kind_of_references(transform),
+    }
 
 
 def _kind_of_references(transform: Mapping[str, Any]) -> str:
