@@ -26,7 +26,8 @@ def invocation(prog: str, args: Sequence[str] | None) -> str:
         return f"{python}{prog}"
     before = len(sys.orig_argv) - len(sys.argv) + 1
     words = sys.orig_argv[:before]
-    if not script.endswith(".py") and Path(words[-1]).name == script:
+    is_module = "-m" in words[-2:-1]
+    if not script.endswith(".py") and not is_module and Path(words[-1]).name == script:
         # An installed command: the system put Python before it.
         words = [_shortest(words[-1])]
     return shlex.join([*words, *subcommand.split()])

@@ -22,6 +22,7 @@ from torchkiln.apps.schnet._settings import Settings
 from torchkiln.checkpoints._generations import list_generations, read_newest
 from torchkiln.core import CheckpointError, Options
 
+_TARGET = "dataset_factory.target"
 # What one command asks for, not the run: never taken from a checkpoint.
 _OF_THE_COMMAND = {
     *("checkpoint", "resume", "model_name", "checkpoint_dir"),
@@ -37,7 +38,7 @@ _FREE = {
 # Two values of these may mean the same (a folder that moved, a default by its name, plain eager
 # and compiled steps). Whether the run is still the same shows when it is built.
 _SHOWN_LATER = {
-    *("dataset_factory.root", "dataset_factory.splits", "dataset_factory.target", OPTIONS_KEY),
+    *("dataset_factory.root", "dataset_factory.splits", OPTIONS_KEY),
     *("dataset_factory.references", "dataset_factory.per_atom", "dataset_factory.use_qm9_energy"),
     *("dataset_factory.max_num_atoms", "model.num_filters", "model.readout", "model.filter"),
     *("bench.replication_factor", "bench.half_precision", "limit"),
@@ -51,8 +52,8 @@ class SavedRun:
     Args:
         directory: Where it is.
         settings: Those that the run was started with, nested like a config file.
-        form: The form in which the target is learnt, by dotted name. A run keeps that which it was
-            begun with, whatever another version would choose by itself.
+        form: The target and the form in which it is learnt, by dotted name. A run keeps that which
+            it was begun with, whatever another version would choose by itself.
         epochs_done: Whole epochs.
         is_between: Whether a further epoch was begun.
     """
@@ -130,6 +131,8 @@ def _differing(settings: Settings, saved: SavedRun) -> list[tuple[str, str]]:
     for key, value in before.items():
         if key in _FREE or now[key] == value:
             continue
+        if key == _TARGET and _is_same_target(now[key], saved.form[key]):
+            continue
         if key == OPTIONS_KEY:
             found += [(key, text) for text in _differing_options(now[key], value)]
         else:
@@ -188,10 +191,19 @@ def _spelled_options(values: Any) -> Any:
 def _target_form(facts: Mapping[str, Any]) -> dict[str, Any]:
     transform = facts["transform"]
     return {
+        _TARGET: transform["target"],
         "model.readout": facts["model"]["readout"],
         "dataset_factory.per_atom": transform["per_atom"],
         "dataset_factory.references": _kind_of_references(transform),
     }
+
+
+def _is_same_target(now: Any, before: str) -> bool:
+    """Whether both name one target: published names and numbers of columns are understood."""
+    from torchkiln.datasets.molecules._published_targets import find_target
+
+    text = str(now)
+    return text.lower() == before.lower() or find_target(text) == before
 
 
 def _kind_of_references(transform: Mapping[str, Any]) -> str:
