@@ -19,8 +19,13 @@ COSMIC = {
     "metrics": {"mean_iou": 0.5},
     "epochs": [
         {
-            "epoch": 0, "loss": 0.5, "seconds": 2.0, "images": 6, "learning_rate": 0.1,
-            "train": {"mean_iou": 0.4}, "held_out": {"mean_iou": 0.5},
+            "epoch": 0,
+            "loss": 0.5,
+            "seconds": 2.0,
+            "images": 6,
+            "learning_rate": 0.1,
+            "train": {"mean_iou": 0.4},
+            "held_out": {"mean_iou": 0.5},
         }
     ],
     "steps": {"loss": [0.6, 0.4]},
@@ -102,6 +107,7 @@ def test_a_run_is_shown_again(runs, capsys):
     assert json.loads(out)["status"] == "finished"
     _, out, _ = call(capsys, "show", "cosmic")
     assert "UResNet2D" in out
+    assert "Held out mean iou" in out
 
 
 @pytest.mark.parametrize(

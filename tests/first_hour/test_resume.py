@@ -67,6 +67,14 @@ def test_a_resumed_run_goes_on_with_its_report(bench, tmp_path):
     assert json.loads((folder / "results.json").read_text())["status"] == "finished"
 
 
+def test_a_config_file_that_names_no_run_does_not_part_it_from_its_report(bench, tmp_path):
+    bench.interrupted(*MODEL)
+    (folder,) = (tmp_path / "runs").iterdir()
+    (tmp_path / "all.yml").write_text("run_name: null\nbatch_size: 4\n")
+    assert bench("--config", "all.yml", "--resume", "--model_name", "mine")[0] == 0
+    assert list((tmp_path / "runs").iterdir()) == [folder]
+
+
 def test_flags_that_contradict_the_checkpoint_are_named_as_flags(bench):
     bench.interrupted(*MODEL)
     code, err = bench(

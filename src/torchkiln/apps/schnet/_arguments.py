@@ -30,7 +30,11 @@ from torchkiln.apps.schnet._config_file import (
     spell_options,
     types_by_key,
 )
-from torchkiln.apps.schnet._resumed_settings import read_saved, refuse_contradictions
+from torchkiln.apps.schnet._resumed_settings import (
+    keep_run_name,
+    read_saved,
+    refuse_contradictions,
+)
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.core import OptionsError
 
@@ -76,6 +80,7 @@ def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
     if saved is not None:
         settings = _build(parser, merge_settings(saved.settings, merged), flags)
         refuse_contradictions(settings, saved)
+        settings = keep_run_name(settings, saved)
     return settings
 
 

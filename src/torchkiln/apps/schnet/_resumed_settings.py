@@ -104,6 +104,13 @@ def refuse_contradictions(settings: Settings, saved: SavedRun) -> None:
         )
 
 
+def keep_run_name(settings: Settings, saved: SavedRun) -> Settings:
+    """Return the settings with the name of the run, also where a config file asks for any name."""
+    if settings.run_name is not None:
+        return settings
+    return dataclasses.replace(settings, run_name=saved.settings.get("run_name"))
+
+
 def keep_target_form(settings: Settings, saved: SavedRun) -> Settings:
     """Return the settings with the form of the target spelled out, where no flag says another."""
     now, before = _flat(settings.to_dict()), _flat(saved.settings)
