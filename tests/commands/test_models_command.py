@@ -52,6 +52,14 @@ def test_damaged_ones_are_named_as_such(models, capsys):
     assert "damaged" in line
 
 
+def test_the_error_is_that_of_the_weights_which_predict(tmp_path, capsys):
+    epochs = [{"validation_mae": error} for error in (0.5, 0.1, 0.3)]
+    facts = {**FACTS, "epochs": epochs, "best": {"epoch": 1, "error": 0.1}}
+    CheckpointStore(tmp_path / "one").save({"model/w": torch.ones(3)}, facts)
+    out = call(capsys, "list", "--checkpoint_dir", str(tmp_path), "--json")
+    assert json.loads(out)[0]["validation_mae"] == 0.1
+
+
 def test_the_list_is_there_for_scripts_too(models, capsys):
     records = {record["name"]: record for record in json.loads(call(capsys, "list", "--json"))}
     assert records["good"]["validation_mae"] == 0.25

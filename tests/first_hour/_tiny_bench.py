@@ -45,7 +45,6 @@ class TinyBench:
 
 def make_tiny_bench(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("POPTORCH_CACHE_DIR", str(tmp_path / "cache"))
     # Drawing takes longer than the training of these tests.
     monkeypatch.setattr(_write, "write_report", save_result)
     (tmp_path / "data").mkdir()

@@ -191,9 +191,13 @@ def test_checkpoints_of_before_settings_were_used_still_resume(bench, tmp_path):
     tensors, facts = store.load()
     facts["settings"]["run_name"] = None
     facts["settings"]["of_another_version"] = 3
-    del facts["settings"]["bench"]["ema_decay"]
+    del facts["settings"]["bench"]["ema_decay"], facts["settings"]["dataset_factory"]["unit"]
     del facts["parameters"]
+    # Your own molecules were called QM9, and so were the units of targets of the same name.
+    facts["identity"]["dataset"] |= {"name": "QM9", "unit": "eV"}
+    facts["identity"]["transform"]["unit"] = facts["transform"]["unit"] = "eV"
     store.save(tensors, facts)
     code, _ = bench("--resume", "--model_name", "mine", "--json")
     assert code == 0
     assert len(losses(bench.out)) == 2
+    assert json.loads(bench.out)["dataset"]["unit"] == "eV"

@@ -85,8 +85,15 @@ class StoredModel:
 
     @property
     def validation_mae(self) -> float | None:
-        """The error after the last epoch that was validated, in the unit of the target."""
-        for epoch in reversed(self.facts.get("epochs") or []):
+        """The error of the weights that predict, in the unit of the target.
+
+        These are the best ones; earlier versions kept the last ones.
+        """
+        epochs = self.facts.get("epochs") or []
+        best = _mapping(self.facts.get("best")).get("epoch")
+        if isinstance(best, int):
+            epochs = epochs[best : best + 1]
+        for epoch in reversed(epochs):
             error = _mapping(epoch).get("validation_mae")
             if isinstance(error, int | float):
                 return float(error)

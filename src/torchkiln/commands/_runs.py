@@ -71,6 +71,7 @@ class StoredRun:
                 "model": result.model.get("name"),
                 "parameters": result.model.get("parameters"),
                 "epochs": len(result.epochs),
+                "is_beaten": result.is_beaten,
                 "test_mae": None if result.test is None else result.test.mae,
                 f"{result.counted}_per_s": result.samples_per_s,
             }
@@ -237,13 +238,14 @@ def _cells(run: StoredRun) -> list[str]:
     if result is None:
         return [*start, "", "", "", "", run.status, "", ""]
     rate = result.samples_per_s
+    status = "beaten by baseline" if result.is_beaten else run.status
     return [
         *start,
         str(result.dataset.get("name", "")),
         str(result.dataset.get("target", "")),
         _model(result),
         str(len(result.epochs)),
-        run.status,
+        status,
         _error(result),
         "" if rate is None else significant(rate, 4),
     ]

@@ -22,7 +22,7 @@ from torchkiln.apps.schnet._settings import Settings
 from torchkiln.checkpoints._generations import list_generations, read_newest
 from torchkiln.core import CheckpointError, Options
 
-_TARGET = "dataset_factory.target"
+_TARGET, _UNIT = "dataset_factory.target", "dataset_factory.unit"
 # What one command asks for, not the run: never taken from a checkpoint.
 _OF_THE_COMMAND = {
     *("checkpoint", "resume", "model_name", "checkpoint_dir"),
@@ -33,7 +33,7 @@ _FREE = {
     *_OF_THE_COMMAND,
     *("bench.num_epochs", "bench.backend", "bench.num_workers", "num_workers", "threads"),
     *("bench.use_wandb", "bench.use_tensorboard", "project", "run_name", "output_dir"),
-    *("validation", "checkpoint_epochs"),
+    *("validation", "checkpoint_epochs", _UNIT),
 }
 # Two values of these may mean the same (a folder that moved, a default by its name, plain eager
 # and compiled steps). Whether the run is still the same shows when it is built.
@@ -52,8 +52,8 @@ class SavedRun:
     Args:
         directory: Where it is.
         settings: Those that the run was started with, nested like a config file.
-        form: The target and the form in which it is learnt, by dotted name. A run keeps that which
-            it was begun with, whatever another version would choose by itself.
+        form: The target, its unit and the form in which it is learnt, by dotted name. A run keeps
+            what it was begun with, whatever another version would choose by itself.
         epochs_done: Whole epochs.
         is_between: Whether a further epoch was begun.
     """
@@ -199,6 +199,7 @@ def _target_form(facts: Mapping[str, Any]) -> dict[str, Any]:
     transform = facts["transform"]
     return {
         _TARGET: transform["target"],
+        _UNIT: transform["unit"] or None,
         "model.readout": facts["model"]["readout"],
         "dataset_factory.per_atom": transform["per_atom"],
         "dataset_factory.references": _kind_of_references(transform),
