@@ -27,6 +27,7 @@ _COLUMNS = (
     *("name", "target", "unit", "dataset", "parameters", "epochs", "validation MAE", "date"),
     "path",
 )
+_LEAST_NEEDED = ("path", "unit", "parameters", "dataset", "date", "epochs")
 _NUMBERS = ("parameters", "epochs", "validation MAE")
 # Where `Trainer` and CosmicTagger keep the checkpoint of a run, below its folder.
 _INNER = "checkpoint"
@@ -117,6 +118,7 @@ def list_models(checkpoint_dir: Path, *, as_json: bool) -> None:
         _COLUMNS,
         [_cells(model) for model in models],
         right=_NUMBERS,
+        may_be_left_out=_LEAST_NEEDED,
     )
     for model in models:
         if model.problem:

@@ -32,6 +32,7 @@ _COLUMNS = (
     *("name", "date", "dataset", "target", "model", "epochs", "status", "test MAE"),
     "samples/s",
 )
+_LEAST_NEEDED = ("model", "dataset", "samples/s", "target", "epochs", "date")
 _NUMBERS = ("epochs", "test MAE", "samples/s")
 
 
@@ -96,6 +97,7 @@ def list_runs(output_dir: Path, *, as_json: bool) -> None:
         _COLUMNS,
         [_cells(run) for run in runs],
         right=_NUMBERS,
+        may_be_left_out=_LEAST_NEEDED,
     )
     for run in runs:
         if run.problem:
