@@ -194,7 +194,7 @@ def _look_at(path: Path) -> StoredRun | None:
         return None
     try:
         result = read_run(path)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         return StoredRun(path=path, time_s=time_s, status=_DAMAGED, problem=str(error))
     return StoredRun(path=path, time_s=time_s, status=result.status, result=result)
 

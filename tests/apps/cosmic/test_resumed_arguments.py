@@ -65,6 +65,9 @@ def test_its_results_are_read_as_those_of_any_run(tiny_args, tmp_path):
     assert len(result.steps) == 3
     assert result.epochs[0].samples == 6
     assert 0 <= result.epochs[0].figures["held_out/mean_iou"] <= 1
+    path.write_text(path.read_text().replace('"images": 6', '"images": 7'))
+    with pytest.raises(StoreError, match="does not have its checksum"):
+        read_cosmic(path)
     path.write_text(json.dumps({"metrics": {}}))
     with pytest.raises(StoreError, match="is damaged"):
         read_cosmic(path)

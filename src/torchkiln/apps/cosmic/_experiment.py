@@ -33,6 +33,7 @@ from torchkiln.core._threads import on_all_cores
 from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
 from torchkiln.models import SegmentationMetrics
 from torchkiln.report._memory_verdict import available_bytes, print_memory_report
+from torchkiln.report._results_file import checksum_of
 from torchkiln.runtime import MemoryReport
 
 
@@ -192,7 +193,8 @@ def _write_results(
             "loss": training.losses,
             "non_background_accuracy": training.accuracies,
         }
-    text = json.dumps(record, indent=1, default=_to_plain)
+    plain = json.loads(json.dumps(record, default=_to_plain))
+    text = json.dumps({**plain, "sha256": checksum_of(plain)}, indent=1)
     settings.run.directory.mkdir(parents=True, exist_ok=True)
     name = "results.json" if training is not None else "inference.json"
     write_atomic(settings.run.directory / name, text + "\n")

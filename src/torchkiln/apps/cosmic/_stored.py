@@ -11,6 +11,7 @@ from typing import Any
 
 from torchkiln.core import StoreError, parse_json, read_json
 from torchkiln.report import EpochRecord, RunResult
+from torchkiln.report._results_file import checksum_of
 
 _PARTS = ("train", "held_out")
 
@@ -31,6 +32,11 @@ def read_cosmic(path: Path) -> RunResult:
         StoreError: The file is damaged.
     """
     record = read_json(path)
+    # Files of earlier versions have none.
+    if "sha256" in record and record.pop("sha256") != checksum_of(record):
+        raise StoreError(
+            f"{path} is damaged: it does not have its checksum; run CosmicTagger again"
+        )
     try:
         settings = record["settings"]
         return RunResult(
