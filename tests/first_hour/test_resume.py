@@ -102,7 +102,10 @@ def test_keys_of_config_files_that_contradict_are_named_too(bench, tmp_path):
         (["--readout", "add"], "--readout add (the checkpoint has mean)"),
         (["--target", "gap"], "--target gap (the checkpoint has U0)"),
         (["--limit", "20"], "--limit 20 (the checkpoint has null)"),
-        (["--options", "{precision: bfloat16}"], "--dataset_factory.options.precision BFLOAT16"),
+        (
+            ["--options", "{precision: bfloat16}"],
+            "--dataset_factory.options.precision bfloat16 (the checkpoint has null)",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:this CPU has no bfloat16 arithmetic")
@@ -138,6 +141,17 @@ def test_spelling_out_what_the_checkpoint_has_is_no_contradiction(bench):
     bench.interrupted(*MODEL)
     same = ["--readout", "mean", "--target", "U0", "--per_atom", "true", "--batch_size", "4"]
     assert bench("--resume", "--model_name", "mine", *same)[0] == 0
+
+
+def test_options_of_the_program_are_taken_over_and_compared_one_by_one(bench):
+    bench.interrupted(*MODEL, "--options", "{reduction: sum, check_finite: true}")
+    again = ["--resume", "--model_name", "mine"]
+    code, err = bench(*again, "--dataset_factory.options.reduction", "mean")
+    assert code == 1
+    assert "--dataset_factory.options.reduction mean (the checkpoint has sum)" in err
+    assert bench(*again, "--json")[0] == 0
+    options = json.loads(bench.out)["settings"]["dataset_factory"]["options"]
+    assert (options["reduction"], options["check_finite"]) == ("sum", True)
 
 
 def test_more_epochs_go_on(bench):

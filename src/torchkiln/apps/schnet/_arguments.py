@@ -86,12 +86,26 @@ def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
 
 def _build(parser: ArgumentParser, values: dict[str, Any], flags: list[str]) -> Settings:
     """Return the settings in `values`, nested, over which `flags` win."""
+    values, flags = _join_options(values, flags)
     try:
         base = parser.parse_object(values) if values else None
         built = parser.instantiate(parser.parse_args(flags, namespace=base))
     except (ArgumentError, ValueError, RecursionError) as error:
         raise OptionsError(readable(error)) from error
     return Settings(**{name: getattr(built, name) for name in field_names(Settings)})
+
+
+def _join_options(values: dict[str, Any], flags: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Make a flag of options in `values` if there are flags of single ones.
+
+    The parser lets single options win over a flag, but not over what it was given as values.
+    """
+    group, _, name = OPTIONS_KEY.rpartition(".")
+    options = values.get(group, {}).get(name)
+    if options is None or not any(flag.startswith(f"--{OPTIONS_KEY}.") for flag in flags):
+        return values, flags
+    others = {key: value for key, value in values[group].items() if key != name}
+    return {**values, group: others}, [f"--{OPTIONS_KEY}={json.dumps(options)}", *flags]
 
 
 @functools.cache

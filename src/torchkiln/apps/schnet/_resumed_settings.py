@@ -148,12 +148,18 @@ def _differing(settings: Settings, saved: SavedRun) -> list[tuple[str, str]]:
 
 
 def _differing_options(now: Any, before: Any) -> list[str]:
-    now, before = (_spelled_options(values) or {} for values in (now, before))
+    default = spell_options(Options().to_dict())
+    now, before = ({**default, **(_spelled_options(values) or {})} for values in (now, before))
     return [
-        _both(f"--{OPTIONS_KEY}.{name}", now.get(name), before.get(name))
-        for name in {**before, **now}
-        if now.get(name) != before.get(name)
+        _both(f"--{OPTIONS_KEY}.{name}", _lower(now[name]), _lower(before[name]))
+        for name in default
+        if now[name] != before[name]
     ]
+
+
+def _lower(value: Any) -> Any:
+    """Return a choice as people write it: the parser has capital letters."""
+    return value.lower() if isinstance(value, str) and value.isupper() else value
 
 
 def _both(flag: str, now: Any, before: Any) -> str:
