@@ -91,7 +91,7 @@ def test_without_a_directory_the_cache_is_that_of_the_benchmark(tmp_path):
 def test_without_a_command_the_choices_are_named():
     done = run()
     assert done.returncode == 2
-    assert "bench,cache,data,doctor,fit,plan,predict" in done.stderr
+    assert "bench,cache,data,doctor,fit,models,plan,predict,runs" in done.stderr
 
 
 def test_predict_takes_files_without_a_flag(tmp_path, capsys):

@@ -6,7 +6,7 @@ file -> reason -> modules. None of them avoids a circle: `test_import_rules.py` 
 from __future__ import annotations
 
 _COMMAND = "of one command only; `torchkiln --help` and the other commands start without it"
-_HEAVY = "loads torch, numba or PyG; flags are read, checked and explained without"
+_HEAVY = "loads torch, numpy, numba or PyG; flags are read, checked and explained without"
 _NUMBA = "loads numba, which takes half a second; only those who run the loop wait for it"
 _PYG = "loads PyG, which takes seconds; the caller has it already, other programs may never"
 _TRACING = "loads tracing and code generation; a program that the cache holds needs neither"
@@ -19,7 +19,8 @@ LAZY = {
         _COMMAND: """
             torchkiln.apps.cosmic torchkiln.apps.schnet torchkiln.apps.steps
             torchkiln.commands._cache torchkiln.commands._doctor torchkiln.commands._fit
-            torchkiln.commands._plan torchkiln.commands._predict torchkiln.core
+            torchkiln.commands._models torchkiln.commands._plan torchkiln.commands._predict
+            torchkiln.commands._runs torchkiln.commands._spelling torchkiln.core
             torchkiln.core._config_flags
         """,
         _PIN: "torchkiln.core._threads",
@@ -47,20 +48,28 @@ LAZY = {
             torchkiln.datasets.molecules._molecules torchkiln.datasets.molecules._targets
         """,
     },
+    "torchkiln.commands._runs": {
+        "draws, which loads matplotlib; tables of runs need no pictures": """
+            torchkiln.report._comparison_page
+        """,
+    },
     "torchkiln.apps._command_line": {_PIN: "torchkiln.core._threads"},
     "torchkiln.apps.cosmic._main": {
         _HEAVY: """
-            torchkiln.apps._command_line torchkiln.apps.cosmic._arguments
-            torchkiln.apps.cosmic._devices torchkiln.apps.cosmic._experiment
-            torchkiln.training._interrupt
+            torchkiln.apps._command_line torchkiln.apps._invocation
+            torchkiln.apps.cosmic._arguments torchkiln.apps.cosmic._devices
+            torchkiln.apps.cosmic._experiment torchkiln.training._interrupt
         """,
     },
     "torchkiln.apps.schnet._main": {
         "start-up is timed from here on, imports included": """
-            torchkiln.apps._command_line torchkiln.apps.schnet._arguments
-            torchkiln.apps.schnet._startup
+            torchkiln.apps._command_line torchkiln.apps._invocation
+            torchkiln.apps.schnet._arguments torchkiln.apps.schnet._startup
         """,
-        _HEAVY: "torchkiln.apps.schnet._experiment",
+        _HEAVY: "torchkiln.apps.schnet._complete torchkiln.apps.schnet._experiment",
+    },
+    "torchkiln.apps.schnet._resumed_settings": {
+        _HEAVY: "torchkiln.datasets.molecules._published_targets",
     },
     "torchkiln.apps.schnet._experiment": {_HEAVY: "torchkiln.datasets.water"},
     "torchkiln.report._monitors": {

@@ -998,11 +998,11 @@ def _results() -> tuple[bytes, bytes]:
 
 
 def _sealed_results(document: Any) -> bytes:
-    from torchkiln.report._results_file import _checksum
+    from torchkiln.report._results_file import checksum_of
 
     if isinstance(document, dict):
         document.pop("sha256", None)
-        document["sha256"] = _checksum(document)
+        document["sha256"] = checksum_of(document)
     return json.dumps(document).encode()
 
 

@@ -8,7 +8,7 @@ from _sample_runs import sample_run
 from matplotlib.figure import Figure
 
 from torchkiln.report import RunResult
-from torchkiln.report._loss_plot import _MAX_POINTS, _smoothed, draw_loss
+from torchkiln.report._loss_plot import _MAX_POINTS, draw_loss, smoothed
 from torchkiln.report._theme import LIGHT
 
 
@@ -71,8 +71,8 @@ def test_many_steps_are_thinned_out():
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_smoothing_keeps_a_constant_and_follows_without_delay(sign):
-    np.testing.assert_allclose(_smoothed(np.full(50, sign * 3.0), 4.0), sign * 3.0)
+    np.testing.assert_allclose(smoothed(np.full(50, sign * 3.0), 4.0), sign * 3.0)
     step = np.where(np.arange(100) < 50, 1.0, 4.0) * sign
-    smooth = _smoothed(step, 4.0)
+    smooth = smoothed(step, 4.0)
     middle = sign * (2.0 if sign > 0 else 2.5)  # of logarithms, or of the values themselves
     assert smooth[49:51].mean() == pytest.approx(middle, rel=0.02)

@@ -17,7 +17,7 @@ from _sample_runs import sample_run
 
 from torchkiln.core import StoreError
 from torchkiln.report import EpochRecord, RunResult, load_result
-from torchkiln.report._results_file import _checksum, save_result, to_plain, to_record
+from torchkiln.report._results_file import checksum_of, save_result, to_plain, to_record
 
 
 def strict(path: Path) -> dict:
@@ -105,7 +105,7 @@ def test_missing_series_are_named(tmp_path):
 
 
 def sealed(**record):
-    return json.dumps({**record, "sha256": _checksum(record)})
+    return json.dumps({**record, "sha256": checksum_of(record)})
 
 
 def test_a_digit_that_changed_is_noticed(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 
@@ -60,3 +61,9 @@ def fix_threads(num_threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(num_threads)
+
+
+def say(text: str) -> None:
+    """Tell a person what is going on; standard output is for results."""
+    with contextlib.suppress(BrokenPipeError):  # the reader has seen enough; results still count
+        print(text, file=sys.stderr, flush=True)  # noqa: T201

@@ -21,7 +21,7 @@ _SMOOTHED_SHARE = 0.006
 
 def draw_loss(figure: Any, theme: Theme, result: RunResult) -> None:
     """Draw one panel, or two if there are validation errors."""
-    validated = [epoch for epoch in result.epochs if _drawable(epoch.validation_mae)]
+    validated = [epoch for epoch in result.epochs if drawable(epoch.validation_mae)]
     if validated:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
     else:
@@ -38,7 +38,7 @@ def draw_loss(figure: Any, theme: Theme, result: RunResult) -> None:
 
 
 def _draw_steps(panel: Any, theme: Theme, result: RunResult) -> None:
-    positions, losses = _step_curve(result)
+    positions, losses = step_curve(result)
     broken = positions[~np.isfinite(losses)]
     if len(broken):
         panel.axvline(
@@ -47,14 +47,14 @@ def _draw_steps(panel: Any, theme: Theme, result: RunResult) -> None:
     # An update of nothing but filler has loss 0: nothing was learnt there, and a logarithmic axis
     # has no place for it.
     logarithmic = not (losses < 0).any() and not any(epoch.loss < 0 for epoch in result.epochs)
-    drawn = _thinned(np.flatnonzero(np.isfinite(losses) & ((losses > 0) | (not logarithmic))))
+    drawn = thinned(np.flatnonzero(np.isfinite(losses) & ((losses > 0) | (not logarithmic))))
     positions, losses = positions[drawn], losses[drawn]
     if len(losses):
         panel.plot(
             positions, losses, color=theme.main, alpha=0.28, linewidth=0.8, label="single steps"
         )
     if len(losses) >= 20:
-        smooth = _smoothed(losses, max(2.0, _SMOOTHED_SHARE * len(losses)))
+        smooth = smoothed(losses, max(2.0, _SMOOTHED_SHARE * len(losses)))
         panel.plot(positions, smooth, color=theme.main, linewidth=2, label="smoothed")
     known = [
         epoch
@@ -73,7 +73,7 @@ def _draw_steps(panel: Any, theme: Theme, result: RunResult) -> None:
     shown = [*losses.tolist(), *(epoch.loss for epoch in known)]
     shown += _draw_validation_losses(panel, theme, result, logarithmic)
     if shown and logarithmic:
-        _log_scale(panel, shown)
+        log_scale(panel, shown)
     panel.set_title("Training loss")
     panel.set_ylabel("loss (transformed target)" if "target" in result.dataset else "loss")
     if shown or len(broken):
@@ -106,7 +106,7 @@ def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
     points = [
         (epoch.epoch + 1, scale.factor * epoch.validation_mae)
         for epoch in result.epochs
-        if epoch.validation_mae is not None and _drawable(epoch.validation_mae)
+        if epoch.validation_mae is not None and drawable(epoch.validation_mae)
     ]
     numbers, errors = zip(*points, strict=True)
     panel.plot(
@@ -120,7 +120,7 @@ def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
     )
     shown = list(errors)
     split = result.validation or result.test
-    if split is not None and split.baseline_mae is not None and _drawable(split.baseline_mae):
+    if split is not None and split.baseline_mae is not None and drawable(split.baseline_mae):
         shown.append(scale.factor * split.baseline_mae)
         baseline = format_short_error(split.baseline_mae, result.unit)
         panel.axhline(
@@ -131,12 +131,12 @@ def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
             label=f"linear regression on the elements: {baseline}",
         )
     panel.legend(loc="upper right")
-    _log_scale(panel, shown)
+    log_scale(panel, shown)
     panel.set_title(f"Validation error of {result.dataset.get('target', 'the target')}")
     panel.set_ylabel(f"MAE ({scale.unit})" if scale.unit else "MAE")
 
 
-def _step_curve(result: RunResult) -> tuple[Array, Array]:
+def step_curve(result: RunResult) -> tuple[Array, Array]:
     """Return where on the axis of epochs each step lies, and its loss.
 
     An interrupted epoch takes as much room as it has samples.
@@ -152,13 +152,13 @@ def _step_curve(result: RunResult) -> tuple[Array, Array]:
     return positions, losses
 
 
-def _thinned(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def thinned(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     if len(indices) <= _MAX_POINTS:
         return indices
     return indices[np.linspace(0, len(indices) - 1, _MAX_POINTS).round().astype(np.int64)]
 
 
-def _smoothed(values: Array, width: float) -> Array:
+def smoothed(values: Array, width: float) -> Array:
     """Return the mean over neighbours on both sides, weighted by a bell of `width` points.
 
     Positive values are averaged as the logarithms that the axis shows.
@@ -175,7 +175,7 @@ def _smoothed(values: Array, width: float) -> Array:
     return smooth
 
 
-def _log_scale(panel: Any, values: list[float]) -> None:
+def log_scale(panel: Any, values: list[float]) -> None:
     """Use a logarithmic axis, with labels also where the values span less than a decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -194,6 +194,6 @@ def _log_scale(panel: Any, values: list[float]) -> None:
     panel.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _drawable(value: float | None) -> bool:
+def drawable(value: float | None) -> bool:
     """Tell whether a value has a place on a logarithmic axis."""
     return value is not None and math.isfinite(value) and value > 0

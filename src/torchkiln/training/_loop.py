@@ -94,11 +94,7 @@ class TrainingLoop:
         """
         history, self._num_epochs = self._history, num_epochs
         if self._saver is not None and self._saver.resumes:
-            more = f", after {history.updates:,} weight updates"
-            self._monitor.message(
-                f"continuing {self._saver.directory} {self._where()}"
-                f"{more if self._words.counts == 'epochs' else ''}"
-            )
+            self._monitor.message(self._describe_start(self._saver))
             self._saver.restore_random_state()
         batches = self._compile()
         self._monitor.start(self._num_epochs, history.epoch)
@@ -118,6 +114,17 @@ class TrainingLoop:
         if self._history.sums.samples:
             epochs.append(self._history.record(self._learning_rate))
         return Outcome(status, note, self._history, epochs, self._compile_seconds, error)
+
+    def _describe_start(self, saver: RunSaver) -> str:
+        history = self._history
+        if history.epoch >= self._num_epochs:
+            done = f"{history.epoch} epoch{'s' * (history.epoch != 1)}"
+            return f"{saver.directory} is complete: {done} of {self._num_epochs} done"
+        more = f", after {history.updates:,} weight updates"
+        return (
+            f"continuing {saver.directory} {self._where()}"
+            f"{more if self._words.counts == 'epochs' else ''}"
+        )
 
     def _where(self) -> str:
         """Say how far the run is."""

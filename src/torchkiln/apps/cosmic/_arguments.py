@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from jsonargparse import ArgumentError, ArgumentParser
 
 from torchkiln.apps._command_line import make_base_parser, readable
+from torchkiln.apps.cosmic._resumed_arguments import saved_arguments
 from torchkiln.apps.cosmic._settings import Settings
 from torchkiln.core import OptionsError
 from torchkiln.core._config_flags import check_config_flags
@@ -33,11 +34,20 @@ _ASSIGNMENT = re.compile(r"[a-z_]+(\.[a-z_]+)*=.*", re.DOTALL)
 def read_settings(args: Sequence[str], prog: str = "cosmic_tagger.py") -> Settings:
     """Return what a command line asks for; `--help` and `--print_config` print and exit.
 
+    A run that is continued has the settings of its checkpoint, but for those that are given.
+
     Raises:
         OptionsError: A flag, key or value is unknown or wrong; the message says which.
     """
     parser = make_parser(prog)
     spelled = check_config_flags([_spelled(arg) for arg in args])
+    settings = _build(parser, spelled)
+    if settings.mode.resume:
+        settings = _build(parser, [*saved_arguments(settings), *spelled])
+    return settings
+
+
+def _build(parser: ArgumentParser, spelled: list[str]) -> Settings:
     try:
         built = parser.instantiate(parser.parse_args(spelled))
     except (ArgumentError, ValueError, RecursionError) as error:

@@ -36,6 +36,7 @@ def main(
 
 def _run(args: Sequence[str] | None, prog: str, make_ipu: MakeDevice | None) -> int:
     from torchkiln.apps._command_line import fix_threads
+    from torchkiln.apps._invocation import invocation
     from torchkiln.apps.cosmic._arguments import read_settings
 
     settings = read_settings(sys.argv[1:] if args is None else args, prog)
@@ -45,13 +46,15 @@ def _run(args: Sequence[str] | None, prog: str, make_ipu: MakeDevice | None) -> 
     from torchkiln.training._interrupt import Interrupted
 
     modes = {
-        ModeKind.train: _experiment.run_training,
         ModeKind.inference: _experiment.run_inference,
         ModeKind.iotest: _experiment.measure_loading,
         ModeKind.fit: _experiment.foretell_memory,
     }
     try:
-        modes[settings.mode.name](settings, make_ipu or CompiledDevice)
+        if settings.mode.name is ModeKind.train:
+            _experiment.run_training(settings, make_ipu or CompiledDevice, invocation(prog, args))
+        else:
+            modes[settings.mode.name](settings, make_ipu or CompiledDevice)
     except Interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK

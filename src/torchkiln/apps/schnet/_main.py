@@ -25,9 +25,15 @@ def _run(args: Sequence[str] | None, prog: str) -> int:
 
     clock = StartupClock()
     from torchkiln.apps._command_line import fix_threads
+    from torchkiln.apps._invocation import invocation
     from torchkiln.apps.schnet._arguments import read_settings
 
     settings = read_settings(sys.argv[1:] if args is None else args, prog)
+    if settings.resume:
+        from torchkiln.apps.schnet._complete import show_if_complete
+
+        if show_if_complete(settings):
+            return ExitCode.OK
     clock.lap("settings")
     fix_threads(settings.threads)
     from torchkiln.apps.schnet._experiment import measure_loading, run_experiment
@@ -36,4 +42,4 @@ def _run(args: Sequence[str] | None, prog: str) -> int:
     if settings.time_dataloader:
         measure_loading(settings)
         return ExitCode.OK
-    return exit_code(run_experiment(settings, clock))
+    return exit_code(run_experiment(settings, clock, invocation(prog, args)))
