@@ -49,12 +49,14 @@ def training_model(
     module: nn.Module,
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    *,
+    name: str = "training step",
 ) -> Program:
     """Return a program that runs forward, loss, backward and update of `module` in one call.
 
     Forward computes the loss and returns it (alone, or anywhere in its outputs). The first call
     compiles for the shapes it gets. Weights live in `module` and optimiser state in `optimizer`
-    (default: SGD, lr 0.01), always current.
+    (default: SGD, lr 0.01), always current. `name` stands beside the bar while it is compiled.
     """
     require_module(module)
     if optimizer is None:
@@ -63,12 +65,17 @@ def training_model(
                 f"{type(module).__name__} has no parameters to train; use inference_model"
             )
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    return Program(module, options or Options(), optimizer, training=True)
+    return Program(module, options or Options(), optimizer, training=True, name=name)
 
 
-def inference_model(module: nn.Module, options: Options | None = None) -> Program:
-    """Return a program that runs forward of `module`; weights are shared, never copied."""
-    return Program(module, options or Options(), None, training=False)
+def inference_model(
+    module: nn.Module, options: Options | None = None, *, name: str = "inference"
+) -> Program:
+    """Return a program that runs forward of `module`; weights are shared, never copied.
+
+    `name` stands beside the bar while it is compiled.
+    """
+    return Program(module, options or Options(), None, training=False, name=name)
 
 
 class Program:
@@ -81,6 +88,7 @@ class Program:
         optimizer: torch.optim.Optimizer | None,
         *,
         training: bool,
+        name: str = "program",
     ) -> None:
         require_module(module)
         options = resolve_options(options, training)
@@ -91,6 +99,7 @@ class Program:
         self.module = module
         self.options = options
         self.training = training
+        self.name = name
         self.num_compiles = 0
         self.num_captures = 0
         self._optimizer = OptimizerBinding(optimizer) if optimizer is not None else None
@@ -166,7 +175,15 @@ class Program:
     def _make_step(self, signature: Signature) -> StepFunction:
         anchors = tuple(micro_batch_anchors(self.options).values())
         binding = bind(self.module)
-        return StepFunction(self.module, binding, signature, self.options, self.training, anchors)
+        return StepFunction(
+            self.module,
+            binding,
+            signature,
+            self.options,
+            self.training,
+            anchors,
+            name=self.name,
+        )
 
     def _build(self, step: StepFunction, micro_batch: list[Tensor]) -> None:
         device = device_of(step.binding, micro_batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchkiln.data._structure import ConstantNode, MappingNode, Node, SequenceNode, TensorNode
@@ -20,6 +20,8 @@ class ProgramMetadata:
     reassigned: list[str]
     mutated_inputs: list[int]
     constant_outputs: list[int]
+    # Helpers of `torchkiln.ops` that the executable calls, which must be built before it runs.
+    natives: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any] | None:
         """Return plain values, or None if the outputs hold objects that JSON cannot express."""
@@ -34,6 +36,7 @@ class ProgramMetadata:
             "reassigned": self.reassigned,
             "mutated_inputs": self.mutated_inputs,
             "constant_outputs": self.constant_outputs,
+            "natives": self.natives,
         }
 
     @classmethod
@@ -45,6 +48,8 @@ class ProgramMetadata:
             values["reassigned"],
             values["mutated_inputs"],
             values["constant_outputs"],
+            # Files of earlier versions do not say; helpers are then built when they are called.
+            list(map(str, values.get("natives", []))),
         )
 
 
