@@ -32,6 +32,7 @@ from torchkiln.core import (
     warn_user,
     writable_cache_dir,
 )
+from torchkiln.core._room import is_full_disk
 
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 # Choices between two numbers may be computed as such; NaN and infinity keep their meaning.
@@ -49,6 +50,8 @@ _LANGUAGES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 _SEAL = b"\ntorchkiln sha256:"
 # Ten seconds of work, but perhaps on a machine where many wait for few cores.
 _PATIENCE_SECONDS = 600
+# All helpers, and what compilers keep beside them for a while.
+_LEAST_BYTES = 16 * 2**20
 _VARIABLE = "TORCHKILN_NATIVE_DIR"
 _log = logging.getLogger("torchkiln")
 
@@ -167,7 +170,7 @@ def _order(name: str, source: Path, library: Path) -> Order:
     if not compiler:
         raise _NoCompiler(f"there is no compiler ({' or '.join(names)})")
     if not os.environ.get(_VARIABLE):
-        library = writable_cache_dir("native") / library.name
+        library = writable_cache_dir("native", least_bytes=_LEAST_BYTES) / library.name
     return Order(name, [*compiler, str(source), *_FLAGS, *flags], library)
 
 
@@ -184,9 +187,12 @@ def _warn_of_failure(library: Path, error: Exception) -> None:
         )
         return
     missing = not os.path.exists(library) and not isinstance(error, _NoCompiler)
-    if missing and not os.access(library.parent, os.W_OK):
+    said = subprocess.SubprocessError((getattr(error, "output", None) or b"").decode())
+    full = is_full_disk(error) or is_full_disk(said)
+    if missing and (full or not os.access(library.parent, os.W_OK)):
+        why = " (its disk is full)" if full else ""
         warn_user(
-            f"native kernels cannot be kept in {library.parent}, and without them everything "
+            f"native kernels cannot be kept in {library.parent}{why}, and without them everything "
             f"runs several times as slowly; set {_VARIABLE} to a folder that can be written"
         )
 

@@ -21,6 +21,7 @@ from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import target_form
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import Options, OptionsError
+from torchkiln.core._room import check_room
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
@@ -55,6 +56,7 @@ def run_experiment(settings: Settings, clock: StartupClock | None = None) -> Run
     checkpoint = checkpoint_plan(settings)
     if checkpoint is not None:
         checkpoint.check()  # before minutes of preparation, not after
+    _check_folders(settings)
     dataset = load_dataset(settings)
     clock.lap("dataset")
     options = training_options(settings)
@@ -268,6 +270,17 @@ def _report_folder(settings: Settings) -> Path:
         number += 1
         directory = settings.output_dir / f"{name}-{number}"
     return _make_folder(directory, "report", "--output_dir", is_new=True)
+
+
+def _check_folders(settings: Settings) -> None:
+    """Raise if a folder of results cannot be written: after hours of training is too late."""
+    wanted = [(settings.output_dir, "the report", "--output_dir")]
+    if settings.bench.profile_dir is not None:
+        wanted.append((settings.bench.profile_dir, "the profile", "--profile_dir"))
+    if settings.checkpoint or settings.resume:
+        wanted.append((settings.checkpoint_dir, "the checkpoint", "--checkpoint_dir"))
+    for folder, what, flag in wanted:
+        check_room(folder, what, f"free some space, or choose another {flag}")
 
 
 def _make_folder(directory: Path, what: str, flag: str, *, is_new: bool = False) -> Path:

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from torchkiln.core import warn_user
+from torchkiln.core import user_cache_dir, warn_user
+from torchkiln.core._places import is_user_cache_given_up
 from torchkiln.data._structure import ConstantNode
 from torchkiln.ops._needs import natives_of_module
 from torchkiln.runtime.cache._cache import ExecutableCache
@@ -105,6 +106,8 @@ def _keep(cache: ExecutableCache, digest: str, package: Path, description: str) 
     try:
         cache.store(digest, package, description)
     except OSError as error:
+        if is_user_cache_given_up() and cache.directory.is_relative_to(user_cache_dir()):
+            return  # a warning has said that nothing is kept there
         warn_user(
             f"the executable could not be kept in {cache.directory} "
             f"({error.__cause__ or error}), so the next start compiles again; free some space, or "
