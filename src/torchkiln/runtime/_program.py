@@ -18,6 +18,7 @@ from torchkiln.core import (
     span,
     warn_user,
 )
+from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.data import rebuild
 from torchkiln.runtime._arguments import move_module, require_module, resolve_options
 from torchkiln.runtime._hooks import compile_hooks
@@ -45,6 +46,7 @@ from torchkiln.torch_internals._tensors import version_of
 _build_lock = threading.RLock()
 
 
+@short_tracebacks()
 def training_model(
     module: nn.Module,
     options: Options | None = None,
@@ -68,6 +70,7 @@ def training_model(
     return Program(module, options or Options(), optimizer, training=True, name=name)
 
 
+@short_tracebacks()
 def inference_model(
     module: nn.Module, options: Options | None = None, *, name: str = "inference"
 ) -> Program:
@@ -81,6 +84,7 @@ def inference_model(
 class Program:
     """A module compiled for one call form. Made by `training_model` and `inference_model`."""
 
+    @short_tracebacks()
     def __init__(
         self,
         module: nn.Module,
@@ -143,6 +147,7 @@ class Program:
         """The package file of the native code; None for backends that generate none."""
         return self._require_compiled().package
 
+    @short_tracebacks()
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the program for arguments like these, without running it."""
         if self.is_compiled:
@@ -207,6 +212,7 @@ class Program:
             step.binding, self.options, step.signature, built, self._optimizer
         )
 
+    @short_tracebacks()
     def memory_report(self, *args: Any, **kwargs: Any) -> MemoryReport:
         """Predict the memory that calls with arguments like these need, without running one.
 
@@ -252,6 +258,7 @@ class Program:
 
     # -- running ----------------------------------------------------------------------------
 
+    @short_tracebacks()
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `device_iterations` steps on a combined batch and return the outputs."""
         if torch.is_inference_mode_enabled():
@@ -289,6 +296,7 @@ class Program:
 
     # -- optimiser --------------------------------------------------------------------------
 
+    @short_tracebacks()
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Use the optimiser's present numbers (learning rate, ...) from the next call on.
 
@@ -306,6 +314,7 @@ class Program:
 
     # -- looking inside ---------------------------------------------------------------------
 
+    @short_tracebacks()
     def anchored(self, name: str) -> Tensor:
         """Return the anchored tensor `name` of the latest call."""
         if name not in self.options.anchors:
@@ -347,6 +356,7 @@ class Program:
     def _generator_device(self) -> torch.device:
         return self._executor.device if self._executor is not None else torch.device("cpu")
 
+    @short_tracebacks()
     def export(self, path: str | Path) -> None:
         """Write the compiled program, weights and optimiser state; `torchkiln.load` reads it."""
         if self._signature is None:

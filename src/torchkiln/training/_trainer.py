@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchkiln.checkpoints import CheckpointStore
 from torchkiln.core import Options, OptionsError
 from torchkiln.core._room import check_room
+from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.report import MonitorGroup, RunMonitor, RunResult, make_monitor, publish
 from torchkiln.report._monitors import Progress
 from torchkiln.training._averaging import WeightAverage
@@ -124,6 +125,7 @@ class Trainer:
                 "with the same number"
             )
 
+    @short_tracebacks()
     def fit(self) -> RunResult:
         """Train until the epochs are done, a loss is not finite, or the person stops it.
 
