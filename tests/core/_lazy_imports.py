@@ -10,6 +10,7 @@ _HEAVY = "loads torch, numpy, numba or PyG; flags are read, checked and explaine
 _NUMBA = "loads numba, which takes half a second; only those who run the loop wait for it"
 _PYG = "loads PyG, which takes seconds; the caller has it already, other programs may never"
 _TRACING = "loads tracing and code generation; a program that the cache holds needs neither"
+_BAR = "loads a progress bar; where all native helpers are built there is none to draw"
 _EXTRA = "loads a package that is no requirement; only those who ask for it must have it"
 _PIN = "threads are pinned before torch is loaded, and only by a process that has not loaded it"
 
@@ -107,4 +108,5 @@ LAZY = {
     "torchkiln.packing._histogram": {_NUMBA: "torchkiln.packing._histogram_kernels"},
     "torchkiln.runtime._program": {_TRACING: "torchkiln.runtime.memory._prediction"},
     "torchkiln.runtime.compile._builder": {_TRACING: "torchkiln.runtime.compile._tracing"},
+    "torchkiln.runtime.compile._helpers": {_BAR: "torchkiln.runtime.compile._progress"},
 }

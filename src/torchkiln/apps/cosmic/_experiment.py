@@ -29,6 +29,7 @@ from torchkiln.apps.cosmic._settings import ComputeMode, Settings
 from torchkiln.apps.cosmic._tagger import Tagger, TaggerWithLoss, make_tagger
 from torchkiln.apps.cosmic._trainer import train
 from torchkiln.core import OptionsError, write_atomic
+from torchkiln.core._room import check_room
 from torchkiln.core._threads import on_all_cores
 from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
 from torchkiln.models import SegmentationMetrics
@@ -47,6 +48,7 @@ def run_training(
     Raises:
         Interrupted: The person stopped it; see `train` for other errors.
     """
+    _check_folder(settings)
     if settings.mode.checkpoint_epochs:
         checkpoint_plan(settings, command).check()  # before events are made, not after
     folder = run_folder(
@@ -81,6 +83,7 @@ def run_inference(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> 
     Raises:
         CheckpointError: There is none, or it is that of another network.
     """
+    _check_folder(settings)
     device = make_device(settings, make_ipu)
     tagger = make_tagger(settings)
     load_network(settings, tagger)
@@ -140,6 +143,12 @@ def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -
     report = device.make_program(module, rule).memory_report(images, labels)
     print_memory_report(report, available_bytes())
     return report
+
+
+def _check_folder(settings: Settings) -> None:
+    """Raise if results could not be written, before there are some."""
+    remedy = "free some space, or choose another run.output_dir"
+    check_room(settings.run.directory, "the results", remedy)
 
 
 def _make_judge(settings: Settings, tagger: Tagger, device: Device, images: CosmicImages) -> Judge:

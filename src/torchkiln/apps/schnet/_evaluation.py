@@ -111,7 +111,8 @@ class Evaluator:
         if model is not None and isinstance(module, MoleculeRegression):
             baked = BakedRegression(module, model)
             module = baked.module
-        prepared = _Prepared(options, loader.spec, inference_model(module, options), baked)
+        program = inference_model(module, options, name="validation")
+        prepared = _Prepared(options, loader.spec, program, baked)
         self._prepared.append(prepared)
         return prepared
 

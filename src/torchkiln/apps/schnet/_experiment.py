@@ -26,6 +26,7 @@ from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import asked_form, choose_readout
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import Options
+from torchkiln.core._room import check_room
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
@@ -64,6 +65,7 @@ def run_experiment(
     checkpoint = checkpoint_plan(settings, command)
     if checkpoint is not None:
         checkpoint.check()  # before minutes of preparation, not after
+    _check_folders(settings)
     with report_folder(settings, run_name(settings)) as directory:
         # A run that is continued finds its report by the name that is kept in the checkpoint.
         named = dataclasses.replace(settings, run_name=directory.name)
@@ -291,6 +293,17 @@ class _StartupMonitor(QuietMonitor):
             self.seconds = self._clock.to_record()
             if self._is_shown:
                 say(str(self._clock))
+
+
+def _check_folders(settings: Settings) -> None:
+    """Raise if a folder of results cannot be written: after hours of training is too late."""
+    wanted = [(settings.output_dir, "the report", "--output_dir")]
+    if settings.bench.profile_dir is not None:
+        wanted.append((settings.bench.profile_dir, "the profile", "--profile_dir"))
+    if settings.checkpoint or settings.resume:
+        wanted.append((settings.checkpoint_dir, "the checkpoint", "--checkpoint_dir"))
+    for folder, what, flag in wanted:
+        check_room(folder, what, f"free some space, or choose another {flag}")
 
 
 def _evaluation_loader(
