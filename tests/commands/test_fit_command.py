@@ -105,7 +105,7 @@ def test_mistakes_name_the_remedy(source, capsys, named, remedy):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("8GB", 8 * GB), ("512M", 512 * 2**20), ("1.5 GiB", 3 * GB // 2), ("100", 100)],
+    [("8GB", 8 * GB), ("512M", 512 * 2**20), ("1.5 GiB", 3 * GB // 2), ("100B", 100)],
 )
 def test_sizes_are_read_as_people_write_them(text, size):
     assert parse_size(text) == size

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torchkiln.core._console import make_console
 
 if TYPE_CHECKING:
     from torchkiln.runtime import MemoryReport
@@ -24,10 +25,9 @@ def print_memory_report(report: MemoryReport, limit_bytes: int) -> None:
         report: What `program.memory_report(*example)` returned.
         limit_bytes: What the program may use beside Python and its libraries.
     """
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if os.isatty(1) else 110)
+    console = make_console(plain_width=110)
     table = Table(title="Memory at the peak", title_justify="left")
     table.add_column("what")
     table.add_column("MB", justify="right")

@@ -11,7 +11,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from tqdm.std import tqdm
 
 from torchkiln.apps.cosmic._data import (
     ShuffledOrder,
@@ -28,6 +27,7 @@ from torchkiln.apps.cosmic._settings import ComputeMode, Settings
 from torchkiln.apps.cosmic._tagger import Tagger, TaggerWithLoss, make_tagger
 from torchkiln.apps.cosmic._trainer import train
 from torchkiln.core import OptionsError, write_atomic
+from torchkiln.core._progress import say
 from torchkiln.core._threads import on_all_cores
 from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
 from torchkiln.models import SegmentationMetrics
@@ -125,11 +125,6 @@ def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -
 
 def _make_judge(settings: Settings, tagger: Tagger, device: Device, images: CosmicImages) -> Judge:
     return Judge(tagger, device, images, settings.run.minibatch_size, settings.mode.background_odds)
-
-
-def say(text: str) -> None:
-    """Tell the person; stdout is for results."""
-    tqdm.write(text, file=sys.stderr)
 
 
 @final

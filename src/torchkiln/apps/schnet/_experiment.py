@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import target_form
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import Options, OptionsError
+from torchkiln.core._progress import is_quiet, is_watched, say
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
@@ -70,6 +69,7 @@ def run_experiment(settings: Settings, clock: StartupClock | None = None) -> Run
         directory,
         unit=dataset.unit,
         counted="molecules",
+        progress="none" if is_quiet() else "auto",
         use_wandb=settings.bench.use_wandb,
         use_tensorboard=settings.bench.use_tensorboard,
         project=settings.project,
@@ -129,7 +129,7 @@ def load_dataset(settings: Settings) -> MoleculeSet:
         "per_atom": form.per_atom,
         "standardize": wanted.use_standardized_energy,
         "limit": settings.limit,
-        "progress": sys.stderr.isatty(),
+        "progress": is_watched(),
     }
     if settings.bench.factory == "water":
         from torchkiln.datasets.water import load_water
@@ -228,12 +228,6 @@ def run_name(settings: Settings) -> str:
     loop = ["eager"] if settings.bench.is_plain_eager else []
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return "-".join([settings.bench.factory, settings.target, form, *loop, now])
-
-
-def say(text: str) -> None:
-    """Tell a person what is going on; standard output is for results."""
-    with contextlib.suppress(BrokenPipeError):  # the reader has seen enough; results still count
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 class _StartupMonitor(QuietMonitor):
