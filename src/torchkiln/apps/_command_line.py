@@ -47,9 +47,12 @@ class HelpFormatter(DefaultHelpFormatter):  # type: ignore[misc]
             return text
         value = text.rsplit(action.option_strings[-1], 1)[1]
         line: str = ", ".join(names) + value
-        if len(line) + self._current_indent <= self._width or len(names) < 2:
+        indent = "\n" + " " * self._current_indent
+        if len(line) + self._current_indent <= self._width:
             return line
-        lines: str = (",\n" + " " * self._current_indent).join(names) + value
+        if len(names) < 2:
+            return f"{names[0]}{indent}   {value}"
+        lines: str = f",{indent}".join(names) + value
         return lines
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
@@ -98,6 +101,17 @@ def make_base_parser(
         help="A file of settings, YAML or JSON; may be given several times.",
     )
     return parser
+
+
+def explain_print_config(parser: ArgumentParser) -> None:
+    """Let `--print_config`, which the parser adds itself, be explained in our words."""
+    printing = parser._option_string_actions["--print_config"]
+    # The backspace takes away the space before it: the words follow an equals sign.
+    printing.metavar = "\b[={comments,skip_null}+]"
+    printing.help = (
+        "Print all settings as YAML, after applying all other arguments, and exit. With =comments "
+        "each is explained, =skip_null leaves out the empty ones, =skip_default the unchanged ones."
+    )
 
 
 def readable(error: Exception, kinds: Mapping[str, Any] | None = None) -> str:

@@ -19,6 +19,7 @@ from torchkiln.commands._dispatch import Commands, command_names, flag_types
 
 Shell = Literal["bash", "zsh", "fish"]
 _PROG = "torchkiln"
+_WITHOUT_VALUE = ("help", "version")
 _OTHER_FLAGS: dict[str, Any] = {"config": Path, "help": None}
 
 
@@ -55,11 +56,13 @@ def completion_script(shell: Shell, commands: Commands) -> str:
 
 def _nodes(commands: Commands, words: tuple[str, ...]) -> Iterator[Node]:
     names = command_names(commands)
-    if words == ("bench",):
-        names = [*names, "cosmic"]
-    yield Node(words, tuple(names), _flags(_bench_types() if words == ("bench",) else {}))
-    if words == ("bench",):
+    if words == ("bench",):  # a command itself, with one that is not in the table
+        yield Node(words, (*names, "cosmic"), _flags(_bench_types()))
         yield Node((*words, "cosmic"), (), _flags(_cosmic_types()))
+    else:
+        yield Node(
+            words, tuple(names), {"--help": ()} if words else {"--help": (), "--version": ()}
+        )
     for name in command_names(commands):
         inner = commands[name]
         if isinstance(inner, Mapping):
@@ -114,6 +117,8 @@ def _bash(nodes: list[Node]) -> str:
         "    esac",
         "  done",
         "  COMPREPLY=()",
+        # A switch needs no value: a dash begins the next flag.
+        '  [[ "$word" == -* ]] && before=""',
         '  case "$path $before" in',
     ]
     for node in nodes:
@@ -166,8 +171,10 @@ def _fish(nodes: list[Node]) -> str:
         for flag, words in node.flags.items():
             name = flag.removeprefix("--")
             if words is None:
-                rest = "-r -F"
+                value = " -r -F"
+            elif words:
+                value = f" -x -a {shlex.quote(' '.join(words))}"
             else:
-                rest = f"-x -a {shlex.quote(' '.join(words))}" if words else ""
-            lines.append(f"{begin} -l {name} {rest}".rstrip())
+                value = "" if name in _WITHOUT_VALUE else " -x"
+            lines.append(f"{begin} -l {name}{value}")
     return "\n".join(lines) + "\n"

@@ -137,8 +137,14 @@ def data_list() -> None:
     from torchkiln.datasets.qm9._source import find_source
 
     table = Table(title=f"Datasets (data directory: {data_dir()})", title_justify="left")
-    for column in ("dataset", "state", "size", "where"):
-        table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
+    table.add_column("dataset", no_wrap=True)
+    for column in ("state", "size", "where"):
+        table.add_column(
+            column,
+            justify="right" if column == "size" else "left",
+            overflow="fold",
+            min_width=len("fashion_mnist") if column == "state" else None,
+        )
     try:
         ready = kept_path(find_source()).is_file()
         state = "ready" if ready else "not prepared: torchkiln data qm9"

@@ -16,6 +16,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from torchkiln.apps._command_line import (
     EXIT_CODES,
+    explain_print_config,
     fill_paragraphs,
     help_width,
     make_base_parser,
@@ -131,6 +132,7 @@ def make_parser(command: Command, prog: str) -> ArgumentParser:
     )
     parser.usage = "%(prog)s [--FLAG VALUE ...]"
     parser.add_function_arguments(command, as_group=False, as_positional=False)
+    explain_print_config(parser)
     parser.add_argument(
         "--quiet",
         type=bool,

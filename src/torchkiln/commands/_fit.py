@@ -52,11 +52,11 @@ def fit(program: str, limit: str | None, recompute: str | None, json: Path | Non
     report = made.memory_report(*args, **kwargs)
     # A limit counts Python and its libraries; what is available does not: they run already.
     left_bytes = max(limit_bytes - base_bytes, 0) if limit is not None else limit_bytes
-    print_memory_report(report, left_bytes)
+    fits = print_memory_report(report, left_bytes)
     if json is not None:
         write_atomic(json, json_module.dumps(to_plain(report, left_bytes), indent=2) + "\n")
         say(f"wrote {json}")
-    return bool(report.total_bytes <= left_bytes)
+    return fits
 
 
 def to_plain(report: MemoryReport, limit_bytes: int) -> dict[str, Any]:

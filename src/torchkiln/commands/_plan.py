@@ -109,12 +109,12 @@ def _print(report: PlanReport) -> None:
 
     plan = report.plan
     table = Table(title=f"{report.title}: share of slots that hold real data", title_justify="left")
-    table.add_column("algorithm")
+    table.add_column("algorithm", min_width=len("algorithm"))
     table.add_column("batches", justify="right")
     for axis in report.sizes:
         table.add_column(axis, justify="right")
     table.add_column("graphs", justify="right")
-    table.add_column("planned in", justify="right")
+    table.add_column("time", justify="right")
     for name, made in report.plans.items():
         cells = [name, f"{len(made):,}"]
         cells += [f"{made.efficiency[axis]:.2%}" for axis in (*report.sizes, "graphs")]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import Literal
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-_LOGGERS = ("torchkiln", "torch")
+# What torch reads when it is loaded. It has no word for warnings, which it shows anyway.
+_TORCH_LOGS = {"debug": "+all", "info": "all", "error": "-all"}
 
 
 @contextlib.contextmanager
@@ -29,30 +31,54 @@ def plain_messages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def logging_at(level: LogLevel) -> Iterator[None]:
-    """Show log messages of Torchkiln and of torch from `level` on, one line each.
+    """Show log messages of Torchkiln and of torch from `level` on; Torchkiln's are one line each.
 
-    `error` hides warnings, too; they are still counted as given.
+    `error` hides warnings, too. What the user says in `TORCH_LOGS` wins for torch.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_ours_at(number))
+        stack.enter_context(_torch_at(level, number))
+        if number > logging.WARNING:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _ours_at(number: int) -> Iterator[None]:
+    logger = logging.getLogger("torchkiln")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_PlainFormatter())
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    before = [(logger.level, logger.propagate) for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(number)
-    ours = loggers[0]
-    ours.addHandler(handler)
-    ours.propagate = False  # torch shows its own
+    before = logger.level
+    logger.setLevel(number)
+    logger.addHandler(handler)
     try:
-        with warnings.catch_warnings() if number > logging.WARNING else contextlib.nullcontext():
-            if number > logging.WARNING:
-                warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
-        ours.removeHandler(handler)
-        for logger, (old_level, old_propagate) in zip(loggers, before, strict=True):
-            logger.setLevel(old_level)
-            logger.propagate = old_propagate
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _torch_at(level: LogLevel, number: int) -> Iterator[None]:
+    if "TORCH_LOGS" in os.environ:
+        yield
+        return
+    logger = logging.getLogger("torch")
+    before = logger.level
+    # torch sets its levels when it is loaded, so that it must be told before.
+    is_loaded = "torch" in sys.modules
+    if is_loaded:
+        logger.setLevel(number)
+    elif level in _TORCH_LOGS:
+        os.environ["TORCH_LOGS"] = _TORCH_LOGS[level]
+    try:
+        yield
+    finally:
+        os.environ.pop("TORCH_LOGS", None)
+        if is_loaded:
+            logger.setLevel(before)
 
 
 def _format_plainly(

@@ -18,12 +18,15 @@ _ROWS = 20
 _COMFORTABLE = 0.9
 
 
-def print_memory_report(report: MemoryReport, limit_bytes: int) -> None:
+def print_memory_report(report: MemoryReport, limit_bytes: int) -> bool:
     """Print parts, modules, the verdict, and remedies with their predicted figures.
 
     Args:
         report: What `program.memory_report(*example)` returned.
         limit_bytes: What the program may use beside Python and its libraries.
+
+    Returns:
+        Whether it fits.
     """
     from rich.table import Table
 
@@ -47,7 +50,7 @@ def print_memory_report(report: MemoryReport, limit_bytes: int) -> None:
     share = report.total_bytes / max(limit_bytes, 1)
     if share <= _COMFORTABLE:
         console.print(f"It fits: {share:.0%} of {_size(limit_bytes)}.", style="green")
-        return
+        return True
     if share <= 1:
         console.print(f"It just fits: {share:.0%} of {_size(limit_bytes)}.", style="yellow")
     else:
@@ -56,6 +59,7 @@ def print_memory_report(report: MemoryReport, limit_bytes: int) -> None:
     console.print("What helps, with the total to expect:")
     for remedy, expected in remedies(report, limit_bytes):
         console.print(f"  {_size(expected):>10}  {remedy}", highlight=False)
+    return share <= 1
 
 
 def remedies(report: MemoryReport, limit_bytes: int) -> Iterator[tuple[str, int]]:

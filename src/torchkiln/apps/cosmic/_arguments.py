@@ -12,7 +12,12 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from torchkiln.apps._command_line import EXIT_CODES, make_base_parser, readable
+from torchkiln.apps._command_line import (
+    EXIT_CODES,
+    explain_print_config,
+    make_base_parser,
+    readable,
+)
 from torchkiln.apps._flags import checked_flags, is_switch, with_switch_values
 from torchkiln.apps._presets import preset_help, preset_names, preset_path, split_presets
 from torchkiln.apps.cosmic._settings import Settings
@@ -79,7 +84,7 @@ def make_parser(prog: str) -> ArgumentParser:
     call = f"python3 examples/{prog}" if prog.endswith(".py") else prog
     epilog = _EPILOG.format(prog=call, presets=preset_help(_APPLICATION), exit_codes=EXIT_CODES)
     parser = make_base_parser(prog, _DESCRIPTION, epilog, allow_abbrev=False)
-    parser.usage = "%(prog)s [--preset NAME] [--config FILE] [group.name=value ...]"
+    parser.usage = "%(prog)s [group.name=value ...]"
     parser.add_argument(
         "--preset",
         default=argparse.SUPPRESS,
@@ -87,6 +92,7 @@ def make_parser(prog: str) -> ArgumentParser:
         help=f"Settings that ship with Torchkiln: {', '.join(preset_names(_APPLICATION))}.",
     )
     parser.add_class_arguments(Settings, sub_configs=False)
+    explain_print_config(parser)
     return parser
 
 

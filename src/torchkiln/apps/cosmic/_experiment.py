@@ -32,7 +32,6 @@ from torchkiln.core._threads import on_all_cores
 from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
 from torchkiln.models import SegmentationMetrics
 from torchkiln.report._memory_verdict import available_bytes, print_memory_report
-from torchkiln.runtime import MemoryReport
 
 
 def run_training(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> TrainingRecord:
@@ -98,8 +97,11 @@ def measure_loading(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -
     return rate
 
 
-def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> MemoryReport:
+def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> bool:
     """Say how much memory a training step needs, and what helps if that is too much.
+
+    Returns:
+        Whether that is there.
 
     Raises:
         OptionsError: The compute mode has no static program, whose memory could be foretold.
@@ -119,8 +121,7 @@ def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -
     say(f"planning a step with {size} images of 3 planes of {height} x {width}: about a minute")
     rule = device.make_optimizer(optimizer.name, module.parameters(), optimizer.learning_rate)
     report = device.make_program(module, rule).memory_report(images, labels)
-    print_memory_report(report, available_bytes())
-    return report
+    return print_memory_report(report, available_bytes())
 
 
 def _make_judge(settings: Settings, tagger: Tagger, device: Device, images: CosmicImages) -> Judge:

@@ -58,7 +58,8 @@ def _run_mode(settings: Settings, make_ipu: MakeDevice | None) -> int:
         ModeKind.fit: _experiment.foretell_memory,
     }
     try:
-        modes[settings.mode.name](settings, make_ipu or CompiledDevice)
+        outcome = modes[settings.mode.name](settings, make_ipu or CompiledDevice)
     except Interrupted:
         return ExitCode.INTERRUPTED
-    return ExitCode.OK
+    does_not_fit = settings.mode.name is ModeKind.fit and not outcome
+    return ExitCode.FAILED if does_not_fit else ExitCode.OK

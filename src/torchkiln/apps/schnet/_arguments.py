@@ -17,7 +17,12 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from torchkiln.apps._command_line import EXIT_CODES, make_base_parser, readable
+from torchkiln.apps._command_line import (
+    EXIT_CODES,
+    explain_print_config,
+    make_base_parser,
+    readable,
+)
 from torchkiln.apps._flags import is_flag, is_switch, with_switch_values
 from torchkiln.apps._presets import preset_help, preset_names, preset_path, split_presets
 from torchkiln.apps._type_words import choices_of
@@ -48,8 +53,8 @@ _EPILOG = """examples:
   {call} --preset quick --limit 5000
   {call} --preset water --num_epochs 3
   {call} --limit 5000 --target gap --checkpoint --model_name gap
-  {call} --replication_factor -1         # plain eager PyTorch, for comparison
-  {call} --print_config=comments         # all settings with their meaning, as YAML
+  {call} --replication_factor -1   # plain eager PyTorch
+  {call} --print_config=comments   # all settings, explained
   {call} --dataset_factory.options.help torchkiln.Options
 
 {presets}
@@ -106,7 +111,7 @@ def make_parser(prog: str = "bench.py") -> ArgumentParser:
         exit_codes=EXIT_CODES,
     )
     parser = make_base_parser(prog, _DESCRIPTION, epilog)
-    parser.usage = "%(prog)s [--preset NAME] [--config FILE] [--FLAG VALUE ...]"
+    parser.usage = "%(prog)s [--preset NAME] [--FLAG VALUE ...]"
     parser.add_argument(
         "--preset",
         default=argparse.SUPPRESS,
@@ -120,12 +125,7 @@ def make_parser(prog: str = "bench.py") -> ArgumentParser:
         action = actions[f"--{key}"]
         action.option_strings.append(f"--{short}")
         actions[f"--{short}"] = action
-    printing = actions["--print_config"]
-    printing.metavar = "\b[={comments,skip_null}+]"
-    printing.help = (
-        "Print all settings as YAML, after applying all other arguments, and exit. With =comments "
-        "each is explained, =skip_null leaves out the empty ones, =skip_default the unchanged ones."
-    )
+    explain_print_config(parser)
     return parser
 
 

@@ -206,7 +206,8 @@ class Settings:
         device: Where to compute: cpu, cuda, cuda:1 and so on; null: what the options of the program
             say, or else cpu.
         verbose: Tell more: the plan of the batches, the options of the program.
-        quiet: Tell less: no progress and no messages, only results, warnings and errors.
+        quiet: Tell less: no progress and no messages, only results, warnings and errors; wins over
+            verbose.
         log_level: Which log messages of Torchkiln and torch to show: those of this level and above;
             error hides warnings, too.
         json: Print the results as one JSON record instead of a table.
@@ -241,8 +242,6 @@ class Settings:
         _require_file_name("model_name", self.model_name)
         if self.run_name is not None:
             _require_file_name("run_name", self.run_name)
-        if self.quiet and self.verbose:
-            raise OptionsError("quiet and verbose contradict each other; leave one of them out")
 
     @property
     def loader_workers(self) -> int:
