@@ -51,7 +51,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress bars are drawn as on a terminal."""
-    monkeypatch.setattr("torchkiln.core._progress._is_terminal", lambda stream: True)
+    monkeypatch.setattr("torchkiln.core._progress.is_terminal", lambda stream: True)
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ def test_a_notebook_is_watched(monkeypatch):
 def test_bars_are_drawn_on_a_terminal_only(capsys, monkeypatch):
     assert list(progress_bar(range(3), desc="Counting")) == [0, 1, 2]
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(_progress, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(_progress, "is_terminal", lambda stream: True)
     assert list(progress_bar(range(3), desc="Counting")) == [0, 1, 2]
     assert "Counting" in capsys.readouterr().err
     assert list(progress_bar(range(3), desc="Counting", show=False)) == [0, 1, 2]

@@ -28,7 +28,7 @@ def is_watched(stream: TextIO | None = None) -> bool:
     stream = sys.stderr if stream is None else stream
     if stream is None:  # a process without a console
         return False
-    return _is_terminal(stream) or _is_notebook()
+    return is_terminal(stream) or _is_notebook()
 
 
 def is_quiet() -> bool:
@@ -78,7 +78,8 @@ def progress_bar(
     return tqdm(iterable, disable=not (show and is_watched()), **settings)
 
 
-def _is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that can redraw a line."""
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # closed
