@@ -16,6 +16,7 @@ from torchkiln.commands._data import (
     data_water,
 )
 from torchkiln.core import OptionsError, __version__
+from torchkiln.core._near_miss import did_you_mean
 from torchkiln.core._progress import say
 from torchkiln.training import ExitCode
 from torchkiln.training._exit_codes import run_command
@@ -41,14 +42,16 @@ def bench_steps(
         warm_start: Also measure the first step of a second process, which finds the cache.
         json: Also write the figures to this file.
     """
-    from torchkiln.core._threads import pin_threads
+    from torchkiln.apps._command_line import fix_threads
 
-    pin_threads(threads)
+    fix_threads(threads)
     from torchkiln.apps.steps import WORKLOADS, print_report, run_step_benchmark, write_report
 
     for name in workloads:
         if name not in WORKLOADS:
-            raise OptionsError(f"unknown workload {name!r}; choose from {', '.join(WORKLOADS)}")
+            otherwise = f"choose from {', '.join(WORKLOADS)}"
+            near = did_you_mean(name, WORKLOADS, otherwise=otherwise)
+            raise OptionsError(f"unknown workload {name!r}; {near}")
     say(f"Training {', '.join(workloads)}, about a minute each")
     contenders = ["eager", *(["compile"] if compare_compile else []), "torchkiln"]
     report = run_step_benchmark(

@@ -17,12 +17,12 @@ LAZY = {
     "poptorch._args": {_PYG: "torchkiln.graphs._containers"},
     "torchkiln.cli": {
         _COMMAND: """
-            torchkiln.apps.cosmic torchkiln.apps.schnet torchkiln.apps.steps
+            torchkiln.apps._command_line torchkiln.apps.cosmic torchkiln.apps.schnet
+            torchkiln.apps.steps
             torchkiln.commands._cache torchkiln.commands._completion torchkiln.commands._dispatch
             torchkiln.commands._doctor torchkiln.commands._fit torchkiln.commands._plan
             torchkiln.commands._predict torchkiln.core
         """,
-        _PIN: "torchkiln.core._threads",
     },
     "torchkiln.commands._cache": {_HEAVY: "torchkiln.runtime.cache._cache"},
     "torchkiln.commands._completion": {

@@ -93,6 +93,30 @@ def test_a_value_that_a_flag_cannot_have(typed, end, capsys):
     assert answer(capsys, *typed.split()).endswith(end)
 
 
+@pytest.mark.parametrize(
+    ("command", "content", "end"),
+    [
+        ("bench", "lr: 0.1", "unknown key 'lr'; did you mean learning_rate?"),
+        ("bench", "bench: {loss: msee}", "got 'msee'; did you mean mse?"),
+        (
+            "bench cosmic",
+            "run: {epoch: 3}",
+            "unknown key 'run.epoch' in a config file; did you mean",
+        ),
+        ("plan", "nods: 3", "unknown key 'nods' in a config file; did you mean nodes?"),
+    ],
+)
+def test_a_mistake_in_a_config_file(command, content, end, tmp_path, capsys):
+    path = tmp_path / "mine.yml"
+    path.write_text(content)
+    assert end in answer(capsys, *command.split(), "--config", str(path))
+
+
+def test_one_word_is_a_list_of_one(capsys):
+    line = answer(capsys, "bench", "steps", "--workloads", "cn")
+    assert line.endswith("unknown workload 'cn'; did you mean cnn or gcn?")
+
+
 def test_a_limit_of_memory_without_a_unit(capsys):
     line = answer(capsys, "fit", "train.py:make", "--limit", "8")
     assert line == "torchkiln fit: the size 8 has no unit; write 8GB, or 8MB for less"

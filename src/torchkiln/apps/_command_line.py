@@ -14,6 +14,7 @@ from typing import Any
 from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter
 
 from torchkiln.apps._type_words import choices_of, words_for, wrong_value
+from torchkiln.core._near_miss import did_you_mean
 from torchkiln.core._plain_warnings import LogLevel, logging_at
 from torchkiln.core._progress import quietly
 
@@ -126,11 +127,23 @@ def readable(error: Exception, kinds: Mapping[str, Any] | None = None) -> str:
     value = re.search(r"(?:Got|Given) value: (.*)\Z", text, re.DOTALL)
     if name and value and kinds and name[1] in kinds:
         return wrong_value(name[1], kinds[name[1]], value[1].strip())
+    if kinds and (key := _unknown_key(text)):
+        near = did_you_mean(key, kinds, otherwise="--help lists all of them")
+        return f"unknown key {key!r} in a config file; {near}"
     if missing := re.search(r"arguments are required: (\w+)", text):
         return f"a value for --{missing[1]} is missing"
     text = re.sub(r'Parser key "([^"]+)":\s*', r"\1: ", text)
     text = re.sub(r"<class '([^']+)'>", r"\1", text)
     return re.sub(r"\s*\n\s*", "; ", text.strip())
+
+
+def _unknown_key(text: str) -> str:
+    """Return the key of a config file that the parser's message is about; empty if it is not."""
+    in_group = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", text)
+    alone = re.search(r"Option '([\w.]+)' is not accepted", text)
+    if in_group:
+        return f"{in_group[1]}.{in_group[2]}"
+    return alone[1] if alone else ""
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ further commands. The parser of a command is made only if that command is called
 from __future__ import annotations
 
 import inspect
+import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ def run_function(command: Command, args: list[str], prog: str, words_for: str = 
     # The parser adds to a list with a plus.
     flag = f"--{words_for}+" if f"--{words_for}+" in known else f"--{words_for}"
     flags = list(checked_flags(spelled, known, words_for=flag if words_for else ""))
+    flags = [_as_list(flag, kinds) for flag in flags]
     try:
         read = parser.instantiate(parser.parse_args(check_config_flags(flags)))
     except (ArgumentError, ValueError) as error:
@@ -122,6 +124,13 @@ def run_function(command: Command, args: list[str], prog: str, words_for: str = 
     values = {name: read[name] for name in inspect.signature(command).parameters}
     with speaking(quiet=read["quiet"], log_level=read["log_level"]):
         return command(**values) or 0
+
+
+def _as_list(flag: str, kinds: Mapping[str, Any]) -> str:
+    """Let one word stand for a list of one: `--workloads cnn`."""
+    name, _, value = flag.removeprefix("--").partition("=")
+    is_word = typing.get_origin(kinds.get(name)) is list and not value.startswith("[")
+    return f"--{name}={json.dumps([value])}" if is_word else flag
 
 
 def make_parser(command: Command, prog: str) -> ArgumentParser:
