@@ -113,8 +113,8 @@ def test_a_mistake_in_a_config_file(command, content, end, tmp_path, capsys):
 
 
 def test_one_word_is_a_list_of_one(capsys):
-    line = answer(capsys, "bench", "steps", "--workloads", "cn")
-    assert line.endswith("unknown workload 'cn'; did you mean cnn or gcn?")
+    line = answer(capsys, "bench", "steps", "--workloads", "transformr")
+    assert line.endswith("unknown workload 'transformr'; did you mean transformer?")
 
 
 def test_a_limit_of_memory_without_a_unit(capsys):
