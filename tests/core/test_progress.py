@@ -1,9 +1,13 @@
+import ast
 import io
+from pathlib import Path
 
 import pytest
 
 from torchkiln.core import _progress
 from torchkiln.core._progress import is_quiet, is_watched, progress_bar, quietly, say
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 class Terminal(io.StringIO):
@@ -55,3 +59,22 @@ def test_quietly_nothing_is_told(capsys):
         say("by the way")
     assert not is_quiet()
     assert capsys.readouterr().err == "by the way\n"
+
+
+def test_bars_are_made_here_only():
+    """A bar that is made elsewhere fills log files with its carriage returns."""
+    own = {"src/torchkiln/core/_progress.py", "src/torchkiln/report/_progress.py"}
+    found = set()
+    for path in [*REPOSITORY.glob("src/torchkiln/**/*.py"), *REPOSITORY.glob("benchmarks/*.py")]:
+        tree = ast.parse(path.read_text())
+        for_types = {
+            inner
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            is_import = isinstance(node, ast.ImportFrom | ast.Import) and node not in for_types
+            if is_import and "tqdm" in ast.unparse(node):
+                found.add(path.relative_to(REPOSITORY).as_posix())
+    assert found == own
