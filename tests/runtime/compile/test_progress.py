@@ -11,6 +11,8 @@ from torchkiln.core import add_listener
 from torchkiln.runtime.compile import _bar, _progress
 from torchkiln.runtime.compile._progress import CompileProgress
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 
 class Tiny(nn.Module):
     def __init__(self, good=True):

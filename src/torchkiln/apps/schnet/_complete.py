@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torchkiln.apps._command_line import say
 from torchkiln.apps.schnet._resumed_settings import SavedRun, read_saved
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.core import StoreError
+from torchkiln.core._progress import say
 from torchkiln.report import RunResult, load_result, print_record, print_summary
 from torchkiln.report._write import PAGE_NAME
 

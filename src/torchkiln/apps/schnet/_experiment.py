@@ -6,13 +6,11 @@ import dataclasses
 import datetime
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torchkiln.apps._command_line import say
 from torchkiln.apps.schnet._advice import make_advice
 from torchkiln.apps.schnet._batches import LoaderTiming, time_dataloader
 from torchkiln.apps.schnet._job import TrainingJob, make_checkpoint_plan
@@ -26,6 +24,7 @@ from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import asked_form, choose_readout
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import Options
+from torchkiln.core._progress import is_quiet, is_watched, say
 from torchkiln.core._room import check_room
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
@@ -91,6 +90,7 @@ def _train_and_report(
         directory,
         unit=dataset.unit,
         counted="molecules",
+        progress="none" if is_quiet() else "auto",
         use_wandb=settings.bench.use_wandb,
         use_tensorboard=settings.bench.use_tensorboard,
         project=settings.project,
@@ -156,7 +156,7 @@ def load_dataset(settings: Settings) -> MoleculeSet:
         "standardize": wanted.use_standardized_energy,
         "unit": wanted.unit,
         "limit": settings.limit,
-        "progress": sys.stderr.isatty(),
+        "progress": is_watched(),
     }
     if settings.bench.factory == "water":
         from torchkiln.datasets.water import load_water

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from typing import Any, final
+from typing import final
 
-from tqdm.auto import tqdm
+from torchkiln.core._progress import progress_bar
 
 _TICK_S = 0.5
-
-
-def is_watched() -> bool:
-    """Whether progress reaches a person: a terminal, or a notebook.
-
-    A bar that is redrawn in a log file makes thousands of lines.
-    """
-    is_notebook = any(kind.__name__ == "tqdm_notebook" for kind in tqdm.__mro__)
-    return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
 
 
 @final
@@ -31,13 +21,12 @@ class ClockBar:
     """
 
     def __init__(self, total: int, title: str, *, show: bool) -> None:
-        self._bar: tqdm[Any] = tqdm(
+        self._bar = progress_bar(
             total=total,
             desc=title,
-            disable=not (show and is_watched()),
+            show=show,
             dynamic_ncols=True,
-            # A list: tqdm puts a comma before a text. The stubs know texts only.
-            postfix=[""],  # type: ignore[call-overload]
+            postfix=[""],  # a list: tqdm puts a comma before a text
             bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed} {postfix[0]}",
         )
         self._closed = threading.Event()
