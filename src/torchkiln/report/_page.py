@@ -10,6 +10,7 @@ from typing import Any
 
 import torchkiln
 from torchkiln.report._comparison import flat_values
+from torchkiln.report._molecule_picture import worst_cards
 from torchkiln.report._plots import Picture, pictures_of
 from torchkiln.report._record import EpochRecord, RunResult
 from torchkiln.report._results_file import RESULTS_NAME
@@ -55,6 +56,7 @@ def render_page(result: RunResult, light: Mapping[str, bytes] | None = None) -> 
         note=result.note or (result.advice if result.is_beaten else ""),
         tiles=_tiles(result),
         pictures=[embed_picture(picture, light) for picture in pictures_of(result)],
+        worst=worst_cards(result),
         groups=summary_groups(result),
         epoch_columns=columns,
         epochs=epochs,
