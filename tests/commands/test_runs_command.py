@@ -9,7 +9,6 @@ from _sample_runs import sample_run
 
 from torchkiln import cli
 from torchkiln.commands._runs import find_runs
-from torchkiln.commands._spelling import spell_names
 from torchkiln.core._claims import claimed_folder
 from torchkiln.report import RunResult
 from torchkiln.report._results_file import save_result
@@ -145,15 +144,6 @@ def test_an_empty_folder_says_how_to_fill_it(tmp_path, capsys):
     assert code == 0
     assert "there are no runs in" in out
     assert call(capsys, "list", "--output_dir", str(tmp_path / "none"), "--json")[1] == "[]\n"
-
-
-def test_names_stand_alone():
-    assert spell_names(["show", "a", "--json"]) == ["show", "--name=a", "--json", "true"]
-    assert spell_names(["compare", "a", "b", "--output", "c.html"]) == [
-        *("compare", '--names=["a", "b"]', "--output", "c.html")
-    ]
-    assert spell_names(["list", "--json", "false"]) == ["list", "--json", "false"]
-    assert spell_names([]) == []
 
 
 def test_listing_loads_no_torch(runs):

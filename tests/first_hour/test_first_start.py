@@ -12,7 +12,7 @@ from torchkiln import Options, training_model
 from torchkiln.apps.schnet._steps import EagerStep
 from torchkiln.models import SchNet
 from torchkiln.ops import segment_sum
-from torchkiln.runtime.compile import _bar, _helpers, _progress
+from torchkiln.runtime.compile import _helpers, _progress
 
 BUILD_SECONDS = 0.2
 
@@ -28,7 +28,7 @@ class Pooled(nn.Module):
 
 
 @pytest.fixture
-def new_machine(monkeypatch):
+def new_machine(monkeypatch, watched):
     """No helper is built yet, and building takes a moment; somebody watches."""
     built = []
 
@@ -41,7 +41,6 @@ def new_machine(monkeypatch):
     for module in (_progress, _helpers):
         monkeypatch.setattr(module, "missing_natives", sorted)
         monkeypatch.setattr(module, "prepare_natives", prepare)
-    monkeypatch.setattr(_bar, "is_watched", lambda: True)
     return built
 
 

@@ -25,12 +25,6 @@ class Tiny(nn.Module):
         return nn.functional.mse_loss(out, y) if self.good else out
 
 
-@pytest.fixture
-def watched(monkeypatch):
-    """Somebody looks at the bars, which go to a text of this test."""
-    monkeypatch.setattr(_bar, "is_watched", lambda: True)
-
-
 def compile_tiny(**options):
     program = training_model(Tiny(), Options(backend="capture", **options))
     program.compile(torch.ones(2, 2), torch.ones(2, 1))

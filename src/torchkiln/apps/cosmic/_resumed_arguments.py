@@ -11,7 +11,9 @@ from torchkiln.core import CheckpointError
 
 FOLDER = "checkpoint"  # of a run, below its own
 # What one command asks for, not the run.
-_OF_THE_COMMAND = ("mode.name", "mode.resume", "run.id", "run.output_dir")
+_OF_THE_COMMAND = (
+    *("mode.name", "mode.resume", "run.id", "run.output_dir", "run.quiet", "run.log_level"),
+)
 
 
 def saved_arguments(settings: Settings) -> list[str]:

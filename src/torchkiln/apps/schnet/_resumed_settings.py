@@ -26,7 +26,7 @@ _TARGET, _UNIT = "dataset_factory.target", "dataset_factory.unit"
 # What one command asks for, not the run: never taken from a checkpoint.
 _OF_THE_COMMAND = {
     *("checkpoint", "resume", "model_name", "checkpoint_dir"),
-    *("time_dataloader", "verbose", "json", "bench.profile_dir"),
+    *("time_dataloader", "verbose", "quiet", "log_level", "json", "device", "bench.profile_dir"),
 }
 # What may change on the way: how long, how it is computed, where results go.
 _FREE = {
