@@ -94,7 +94,8 @@ def test_a_run_that_is_going_on_is_said_to_be(runs, capsys):
         assert found.status == "running"
         code, _, err = call(capsys, "show", "now")
     assert code == 2
-    assert err == "torchkiln: the run 'now' in runs has no results yet; wait for its end\n"
+    answer = "torchkiln runs show: the run 'now' in runs has no results yet; wait for its end\n"
+    assert err.startswith(answer)
 
 
 def test_a_run_is_shown_again(runs, capsys):
@@ -124,8 +125,9 @@ def test_a_run_is_shown_again(runs, capsys):
 def test_mistakes_get_one_line(runs, capsys, args, answer):
     code, out, err = call(capsys, *args)
     assert code == 2
-    assert err.startswith(f"torchkiln: {answer}")
-    assert err.count("\n") == 1
+    assert err.startswith(f"torchkiln runs {args[0]}: {answer}")
+    assert err.endswith(f"\nMore: torchkiln runs {args[0]} --help\n")
+    assert err.count("\n") == 2
     assert out == ""
 
 
