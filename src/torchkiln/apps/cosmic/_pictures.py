@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchkiln.core import write_atomic
+from torchkiln.report._panels import head_panel, plain_numbers
 from torchkiln.report._theme import LIGHT, Theme, render
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ Labels = NDArray[np.uint8]
 
 _CLASSES = {"background": "#eceff3", "cosmic": "#2a6fb5", "neutrino": "#d1342f"}
 _EVENT_SIZE = (12.0, 7.0)
-_CURVES_SIZE = (9.5, 3.6)
+_CURVES_SIZE = (9.5, 3.9)
+# Up to here every update has a mark of its own.
+_MAX_MARKED = 60
 
 
 def write_event_picture(
@@ -78,10 +81,15 @@ def _draw_curves(
     figure: Any, theme: Theme, losses: list[float], epochs: list[EpochMetrics]
 ) -> None:
     left, right = figure.subplots(1, 2)
-    left.plot(losses, color=theme.main, linewidth=0.8)
+    few = {"marker": "o", "markersize": 3.5} if len(losses) <= _MAX_MARKED else {}
+    updates = range(1, len(losses) + 1)
+    left.plot(updates, losses, color=theme.main, linewidth=1.4 if few else 0.8, **few)
     left.set_yscale("log")
-    left.set_title("loss of each update")
+    left.set_ylabel("loss")
     left.set_xlabel("update")
+    if losses:
+        _stop_at(left, 1, len(losses))
+    head_panel(left, theme, "Loss of each update")
     numbers = [record.epoch + 1 for record in epochs]
     shown = {
         "non-background accuracy": (theme.main, "non_background_accuracy"),
@@ -91,9 +99,18 @@ def _draw_curves(
     }
     for name, (colour, attribute) in shown.items():
         values = [getattr(record.held_out, attribute) for record in epochs]
-        right.plot(numbers, values, marker="o", markersize=3, color=colour, label=name)
+        right.plot(numbers, values, marker="o", markersize=3.5, color=colour, label=name)
     right.set_ylim(0, 1)
-    right.set_title("held-out events")
+    right.set_ylabel("share; 1 is perfect")
     right.set_xlabel("epoch")
-    right.xaxis.get_major_locator().set_params(integer=True)
-    right.legend()
+    if numbers:
+        _stop_at(right, numbers[0], numbers[-1])
+    head_panel(right, theme, "Held-out events")
+
+
+def _stop_at(panel: Any, first: int, last: int) -> None:
+    """End the axis where the counted things end, with ticks at whole numbers."""
+    room = 0.02 * (last - first) or 0.5
+    panel.set_xlim(first - room, last + room)
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    plain_numbers(panel.xaxis)
