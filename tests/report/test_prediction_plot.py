@@ -78,7 +78,20 @@ def test_every_error_is_in_the_panel_of_residuals_and_the_axis_stops_there():
     low, high = residuals.get_xlim()
     room = 0.05 * (TRUE.max() - TRUE.min())
     assert TRUE.min() - room < low < TRUE.min() < TRUE.max() < high < TRUE.max() + room
-    assert np.abs(errors).max() < residuals.get_ylim()[1] < 1.1 * np.abs(errors).max()
+    room = 0.05 * (errors.max() - errors.min())
+    bottom, top = residuals.get_ylim()
+    assert errors.min() - room < bottom < errors.min() < errors.max() < top < errors.max() + room
+
+
+def test_errors_on_one_side_leave_no_empty_half():
+    predicted = TRUE + RNG.uniform(2.0, 5.0, 500)
+    split = ValidationResult.compare(predicted, TRUE, reference=FORMULA)
+    result = RunResult(status="finished", dataset={"target": "U0", "unit": "eV"}, test=split)
+    _, distribution, residuals = panels(result)
+    low, high = distribution.get_xlim()
+    assert high > 4_900
+    assert -1_500 < low < -300  # room for the errors of the baseline, and no more
+    assert residuals.get_ylim()[0] > -1_000
 
 
 def test_panels_stand_below_each_other_where_there_is_little_width():

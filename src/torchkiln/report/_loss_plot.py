@@ -19,6 +19,7 @@ _MAX_POINTS = 4000
 # Up to here every step has a mark of its own, and from here on a smoothed curve helps.
 _MAX_MARKED = 60
 _MIN_SMOOTHED = 20
+_MAX_LARGE_MARKS = 40
 # Width of the bell that smooths the curve, as a share of the run.
 _SMOOTHED_SHARE = 0.006
 
@@ -97,7 +98,7 @@ def _draw_steps(panel: Any, theme: Theme, result: RunResult) -> None:
         [epoch.loss for epoch in known],
         color=theme.second,
         marker="o",
-        markersize=4.5,
+        markersize=_mark_size(result),
         linewidth=0,
         label="mean of an epoch",
     )
@@ -125,7 +126,12 @@ def _draw_validation_losses(
     if points:
         numbers, losses = zip(*points, strict=True)
         panel.plot(
-            numbers, losses, color=theme.third, marker="o", markersize=4.5, label="validation"
+            numbers,
+            losses,
+            color=theme.third,
+            marker="o",
+            markersize=_mark_size(result),
+            label="validation",
         )
     return [loss for _, loss in points]
 
@@ -144,7 +150,7 @@ def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
         errors,
         color=theme.third,
         marker="o",
-        markersize=4.5,
+        markersize=_mark_size(result),
         linewidth=1.8,
         label=f"the model; last epoch: {last}",
     )
@@ -181,6 +187,11 @@ def _step_curve(result: RunResult) -> tuple[Array, Array]:
     first, last = _range(result)
     positions = first + (last - first) * (steps - steps[0] + 1) / (steps[-1] - steps[0] + 1)
     return positions, losses
+
+
+def _mark_size(result: RunResult) -> float:
+    """Return the size of what marks an epoch: those of a long run must not become one band."""
+    return 4.5 if len(result.epochs) <= _MAX_LARGE_MARKS else 2.0
 
 
 def _thinned(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

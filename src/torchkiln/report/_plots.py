@@ -87,7 +87,7 @@ def _loss_picture(result: RunResult) -> Picture:
 
 
 def _prediction_picture(result: RunResult, split: ValidationResult) -> Picture:
-    name = "validation" if split is result.validation else "test"
+    name = "validation" if result.test is None else "test"
     relative = is_relative(split)
     caption = "" if _is_validated(result) else _explain_baseline(result)
     if relative:

@@ -21,6 +21,8 @@ from torchkiln.report._units import error_scale, format_count, format_short_erro
 Array = npt.NDArray[np.float64]
 # From here on single points would cover each other, and a density tells more.
 _MANY_POINTS = 3000
+# Up to here points have room to be larger.
+_FEW_POINTS = 50
 # Rare errors beyond these percentiles are counted in words, or the bars would be too coarse.
 _SHOWN_PERCENTILES = (0.5, 99.5)
 _ENOUGH_FOR_RARE = 200
@@ -112,15 +114,12 @@ def _draw_distribution(panel: Any, theme: Theme, result: RunResult, shown: _Show
     errors = scale.factor * shown.errors
     unit, beyond = f" ({scale.unit})" if scale.unit else "", 0
     if len(errors):
-        ends = _SHOWN_PERCENTILES if len(errors) >= _ENOUGH_FOR_RARE else (0, 100)
-        reach = float(np.abs(np.percentile(errors, ends)).max()) or 1.0
-        num_bars = int(np.clip(len(errors) ** 0.5, 11, 61)) | 1  # odd: zero is in mid-bar
-        bins = np.linspace(-reach, reach, num_bars + 1)
-        beyond = int((np.abs(errors) > reach).sum())
+        others = None if shown.reference is None else scale.factor * (shown.reference - shown.true)
+        bins = _bins(errors, others)
+        beyond = int(((errors < bins[0]) | (errors > bins[-1])).sum())
         label = f"model: half are within {_median_size(errors, scale.unit)}"
         panel.hist(errors, bins=bins, color=theme.main, alpha=0.85, zorder=2, label=label)
-        if shown.reference is not None:
-            others = scale.factor * (shown.reference - shown.true)
+        if others is not None:
             label = f"linear baseline: half are within {_median_size(others, scale.unit)}"
             panel.hist(
                 others,
@@ -132,7 +131,7 @@ def _draw_distribution(panel: Any, theme: Theme, result: RunResult, shown: _Show
                 label=label,
             )
         panel.axvline(0, color=theme.ink, linewidth=0.9, zorder=3)
-        panel.set_xlim(-reach, reach)
+        panel.set_xlim(bins[0], bins[-1])
     label = f"error: predicted - true{unit}"
     if beyond:
         label += f"\nthe model has {format_count(beyond, 'errors')} beyond this axis"
@@ -146,6 +145,26 @@ def _draw_distribution(panel: Any, theme: Theme, result: RunResult, shown: _Show
     head_panel(panel, theme, "How large the errors are")
 
 
+def _bins(errors: Array, others: Array | None) -> Array:
+    """Return the edges of the bars: where the model's errors are, and zero in the middle of one.
+
+    A model that is off on one side leaves room for the middle of the baseline's errors, `others`,
+    so that both are seen.
+    """
+    ends = _SHOWN_PERCENTILES if len(errors) >= _ENOUGH_FOR_RARE else (0, 100)
+    low, high = (float(end) for end in np.percentile(errors, ends))
+    reach = max(abs(low), abs(high))
+    middle = 0.1 * reach
+    if others is not None:
+        middle = min(max(middle, 2 * float(np.median(np.abs(others)))), reach)
+    low, high = min(low, -middle), max(high, middle)
+    if not high > low:  # no errors at all
+        return np.arange(-2.5, 3.0)
+    width = (high - low) / int(np.clip(len(errors) ** 0.5, 11, 61))
+    first, last = np.floor(low / width + 0.5), np.floor(high / width + 0.5)
+    return np.asarray(width * (np.arange(first, last + 2) - 0.5))
+
+
 def _median_size(errors: Array, unit: str) -> str:
     return format_short_error(float(np.median(np.abs(errors))), unit)
 
@@ -157,19 +176,23 @@ def _draw_residuals(
     scale = error_scale(result.unit)
     errors = scale.factor * shown.errors
     across = _limits(shown.true)
-    reach = 1.05 * float(np.abs(errors).max()) if len(errors) else 0.0
-    reach = reach or 1.0
-    _draw_points(panel, theme, shown.true, errors, (*across, -reach, reach), gridsize=(90, 15))
-    panel.axhline(0, color=theme.ink, linewidth=0.9, zorder=3)
+    size = 0.0
     if split.baseline_mae is not None and np.isfinite(split.baseline_mae):
         size = scale.factor * split.baseline_mae
-        label = f"MAE of the linear baseline: {format_short_error(split.baseline_mae, result.unit)}"
-        if size < reach:
-            for level, name in ((size, label), (-size, None)):
-                panel.axhline(
-                    level, color=theme.second, linestyle="--", linewidth=1.2, zorder=3, label=name
-                )
-    panel.set(xlim=across, ylim=(-reach, reach))
+    largest = float(np.abs(errors).max()) if len(errors) else 0.0
+    # The baseline's lines are drawn where they do not make the errors small.
+    levels = np.array([0.0, size, -size] if size < largest else [0.0])
+    upright = _limits(np.concatenate([errors, levels]))
+    _draw_points(panel, theme, shown.true, errors, (*across, *upright), gridsize=(90, 15))
+    panel.axhline(0, color=theme.ink, linewidth=0.9, zorder=3)
+    for level in levels[1:]:
+        # One entry of the legend stands for both lines.
+        text = format_short_error(size / scale.factor, result.unit)
+        label = f"MAE of the linear baseline: {text}" if level > 0 else None
+        panel.axhline(
+            level, color=theme.second, linestyle="--", linewidth=1.2, zorder=3, label=label
+        )
+    panel.set(xlim=across, ylim=upright)
     unit = f" ({result.unit})" if result.unit else ""
     panel.set_xlabel(f"true {short_name(result.dataset.get('target', 'target'))}{unit}")
     panel.set_ylabel(f"error ({scale.unit})" if scale.unit else "error")
@@ -192,7 +215,8 @@ def _draw_points(
 ) -> None:
     """Draw single points, or how many there are in each cell."""
     if len(across) < _MANY_POINTS:
-        panel.scatter(across, up, s=13, color=theme.main, alpha=0.55, linewidths=0, zorder=2)
+        size = 30 if len(across) <= _FEW_POINTS else 13
+        panel.scatter(across, up, s=size, color=theme.main, alpha=0.55, linewidths=0, zorder=2)
         return
     from matplotlib.colors import LinearSegmentedColormap
 
