@@ -13,7 +13,7 @@ from torchkiln.report._plots import pictures_of
 @pytest.mark.parametrize("narrow", [False, True], ids=["wide", "narrow"])
 @pytest.mark.parametrize("name", ["loss", "predictions", "throughput"])
 def test_nothing_that_is_written_covers_data(name, narrow):
-    result = sample_run(num_epochs=3, steps_per_epoch=30, num_molecules=200)
+    result = sample_run(num_epochs=3, steps_per_epoch=30, num_molecules=4000)
     (picture,) = (picture for picture in pictures_of(result) if picture.name == name)
     figure = drawn(picture, narrow=narrow)
     renderer = figure.canvas.get_renderer()

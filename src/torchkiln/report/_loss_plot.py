@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torchkiln.report._panels import head_panel, plain_numbers
+from torchkiln.report._panels import head_panel, log_scale, plain_numbers
 from torchkiln.report._record import EpochRecord, RunResult
 from torchkiln.report._theme import Theme
 from torchkiln.report._units import error_scale, format_short_error, short_name
@@ -105,7 +105,7 @@ def _draw_steps(panel: Any, theme: Theme, result: RunResult) -> None:
     shown = [*losses.tolist(), *(epoch.loss for epoch in known)]
     shown += _draw_validation_losses(panel, theme, result, logarithmic)
     if shown and logarithmic:
-        _log_scale(panel, shown)
+        log_scale(panel, shown)
     panel.set_ylabel("loss (transformed target)" if "target" in result.dataset else "loss")
     head_panel(panel, theme, "Training loss")
 
@@ -169,7 +169,7 @@ def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
             label=f"linear baseline of {whose}: {baseline}",
         )
 
-    _log_scale(panel, shown)
+    log_scale(panel, shown)
     target = short_name(result.dataset.get("target", "the target"))
     head_panel(panel, theme, f"Validation error of {target}")
     panel.set_ylabel(f"MAE ({scale.unit})" if scale.unit else "MAE")
@@ -203,37 +203,13 @@ def _thinned(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _smoothed(values: Array, width: float) -> Array:
     """Return the mean over neighbours on both sides, weighted by a bell of `width` points.
 
-    Positive values are averaged as the logarithms that the axis shows.
+    Of the values themselves, also on a logarithmic axis: the mean of an epoch is one of them too.
     """
-    logarithmic = bool((values > 0).all())
-    shown = np.log(values) if logarithmic else values
     reach = min(int(3 * width), (len(values) - 1) // 2)
     bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
     # Near the ends only the neighbours that exist count.
-    weight = np.convolve(np.ones_like(shown), bell, "same")
-    smooth: Array = np.convolve(shown, bell, "same") / weight
-    if logarithmic:
-        np.exp(smooth, out=smooth)
-    return smooth
-
-
-def _log_scale(panel: Any, values: list[float]) -> None:
-    """Use a logarithmic axis, with labels also where the values span less than a decade."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-
-    panel.set_yscale("log")
-    low, high = min(values), max(values)
-    margin = (high / low) ** 0.08 if high > low else 1.5
-    panel.set_ylim(low / margin, high * margin)
-    decades = math.log10(high / low)
-    if decades < 0.7:
-        panel.yaxis.set_major_locator(MaxNLocator(5))
-        panel.minorticks_off()
-    else:
-        digits = (1.0,) if decades > 3 else (1.0, 2.0, 5.0)
-        panel.yaxis.set_major_locator(LogLocator(subs=digits, numticks=12))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    panel.yaxis.set_minor_formatter(NullFormatter())
+    weight = np.convolve(np.ones_like(values), bell, "same")
+    return np.asarray(np.convolve(values, bell, "same") / weight)
 
 
 def _drawable(value: float | None) -> bool:

@@ -10,7 +10,7 @@ from torchkiln.report._theme import Theme
 
 # Pictures for telephones are narrower than this, in inches.
 _NARROW_BELOW = 6.0
-_LINE_POINTS = 14.0
+_LINE_POINTS = 13.0
 _SMALL = 9.0
 
 
@@ -31,7 +31,7 @@ def head_panel(panel: Any, theme: Theme, title: str, *, remark: str = "") -> Non
         remark: The second, in small type; empty: there is none.
     """
     handles, labels = panel.get_legend_handles_labels()
-    num_columns = _legend_columns(panel.figure, labels)
+    num_columns = _legend_columns(panel, labels)
     num_rows = -(-len(labels) // num_columns) if labels else 0
     height = 3.0
     if labels:
@@ -65,20 +65,15 @@ def head_panel(panel: Any, theme: Theme, title: str, *, remark: str = "") -> Non
     panel.set_title(title, pad=height + 3.0)
 
 
-def _legend_columns(figure: Any, labels: list[str]) -> int:
+def _legend_columns(panel: Any, labels: list[str]) -> int:
     """Return how many entries fit beside each other into the width of the panel."""
     if not labels:
         return 1
-    panels_beside = max(
-        (axes.get_gridspec().ncols if _has_grid(axes) else 1) for axes in figure.axes
-    )
-    width = 72 * figure.get_figwidth() / (1 if is_narrow(figure) else panels_beside)
-    entry = 0.6 * _SMALL * max(len(label) for label in labels) + 4 * _SMALL
+    figure, place = panel.figure, panel.get_subplotspec()
+    share = 1.0 if place is None else len(place.colspan) / place.get_gridspec().ncols
+    width = 72 * share * figure.bbox.width / figure.dpi
+    entry = 0.55 * _SMALL * max(len(label) for label in labels) + 3.2 * _SMALL
     return max(1, min(len(labels), int(0.88 * width / entry)))
-
-
-def _has_grid(axes: Any) -> bool:
-    return axes.get_subplotspec() is not None
 
 
 def plain_numbers(axis: Any) -> None:
@@ -102,3 +97,33 @@ def _tick_text(value: float, ticks: Any) -> str:
         digits = math.floor(math.log10(largest) + 1e-9) - power + (1 if is_quarter else 0)
         return f"{value:.{max(digits, 0)}e}"
     return f"{value:,.{decimals}f}"
+
+
+def log_scale(panel: Any, values: list[float]) -> None:
+    """Use a logarithmic axis, with labels also where the values span less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    panel.set_yscale("log")
+    low, high = min(values), max(values)
+    margin = (high / low) ** 0.08 if high > low else 1.5
+    panel.set_ylim(low / margin, high * margin)
+    decades = math.log10(high / low)
+    if decades < 0.7:
+        panel.yaxis.set_major_locator(MaxNLocator(5))
+        panel.minorticks_off()
+    else:
+        digits = (1.0,) if decades > 3 else (1.0, 2.0, 5.0)
+        panel.yaxis.set_major_locator(LogLocator(subs=digits, numticks=12))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    panel.yaxis.set_minor_formatter(NullFormatter())
+
+
+def stop_at(panel: Any, first: int, last: int) -> None:
+    """End the horizontal axis where what is counted ends, with ticks at whole numbers."""
+    room = 0.02 * (last - first) or 0.5
+    panel.set_xlim(first - room, last + room)
+    if first == last:
+        panel.set_xticks([first])
+    else:
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    plain_numbers(panel.xaxis)

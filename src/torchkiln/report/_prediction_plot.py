@@ -183,7 +183,8 @@ def _draw_residuals(
     # The baseline's lines are drawn where they do not make the errors small.
     levels = np.array([0.0, size, -size] if size < largest else [0.0])
     upright = _limits(np.concatenate([errors, levels]))
-    _draw_points(panel, theme, shown.true, errors, (*across, *upright), gridsize=(90, 15))
+    cells = (45, 15) if is_narrow(panel.figure) else (90, 15)
+    _draw_points(panel, theme, shown.true, errors, (*across, *upright), gridsize=cells)
     panel.axhline(0, color=theme.ink, linewidth=0.9, zorder=3)
     for level in levels[1:]:
         # One entry of the legend stands for both lines.
@@ -200,8 +201,8 @@ def _draw_residuals(
     panel.xaxis.get_major_locator().set_params(nbins=5 if is_narrow(panel.figure) else 9)
     plain_numbers(panel.xaxis)
     plain_numbers(panel.yaxis)
-    cells = f"stronger colour: more {result.counted}" if len(errors) >= _MANY_POINTS else ""
-    head_panel(panel, theme, "Where the errors lie", remark=cells)
+    colours = f"stronger colour: more {result.counted}" if len(errors) >= _MANY_POINTS else ""
+    head_panel(panel, theme, "Where the errors lie", remark=colours)
 
 
 def _draw_points(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torchkiln.report._panels import head_panel, plain_numbers
+from torchkiln.report._panels import head_panel, plain_numbers, stop_at
 from torchkiln.report._record import RunResult
 from torchkiln.report._theme import Theme
 from torchkiln.report._units import format_rate
@@ -42,11 +42,8 @@ def draw_throughput(figure: Any, theme: Theme, result: RunResult) -> None:
         panel.axhline(median, color=theme.second, linewidth=1.4, label=label, zorder=2)
     highest = max((rate for rate in rates if math.isfinite(rate)), default=0.0)
     panel.set_ylim(0, 1.08 * highest or 1.0)
-    room = 0.02 * (numbers[-1] - numbers[0]) or 0.5
-    panel.set_xlim(numbers[0] - room, numbers[-1] + room)
+    stop_at(panel, numbers[0], numbers[-1])
     head_panel(panel, theme, "Training throughput")
     panel.set_xlabel("epoch")
     panel.set_ylabel(f"{result.counted}/s")
-    panel.xaxis.get_major_locator().set_params(integer=True)
-    plain_numbers(panel.xaxis)
     plain_numbers(panel.yaxis)
