@@ -130,3 +130,12 @@ def test_a_long_name_is_shortened_in_the_middle():
     assert len(title) < 50
     assert title.startswith("Validation error of isotropic_po")
     assert title.endswith("298K")
+
+
+def test_the_epoch_whose_weights_are_kept_is_ringed():
+    result = dataclasses.replace(sample_run(num_epochs=3, num_molecules=20), best_epoch=1)
+    ring = next(line for line in panels(result)[1].lines if "kept" in str(line.get_label()))
+    assert ring.get_xdata() == [2.0]
+    assert ring.get_label() == "weights that are kept: 459 meV"
+    unknown = dataclasses.replace(result, best_epoch=None)
+    assert not any("kept" in str(line.get_label()) for line in panels(unknown)[1].lines)

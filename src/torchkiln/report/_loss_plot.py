@@ -154,6 +154,7 @@ def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
         linewidth=1.8,
         label=f"the model; last epoch: {last}",
     )
+    _mark_best(panel, theme, result, dict(points))
     shown = list(errors)
     split, whose = result.validation, "this split"
     if split is None:
@@ -173,6 +174,25 @@ def _draw_validation(panel: Any, theme: Theme, result: RunResult) -> None:
     target = short_name(result.dataset.get("target", "the target"))
     head_panel(panel, theme, f"Validation error of {target}")
     panel.set_ylabel(f"MAE ({scale.unit})" if scale.unit else "MAE")
+
+
+def _mark_best(panel: Any, theme: Theme, result: RunResult, errors: dict[float, float]) -> None:
+    """Ring the epoch whose weights are kept, if the run says which."""
+    kept = [epoch for epoch in result.epochs if epoch.epoch == result.best_epoch]
+    if not kept or _end(result, kept[0]) not in errors:
+        return
+    where = _end(result, kept[0])
+    text = format_short_error(errors[where] / error_scale(result.unit).factor, result.unit)
+    panel.plot(
+        [where],
+        [errors[where]],
+        color=theme.ink,
+        marker="o",
+        markersize=9.0,
+        markerfacecolor="none",
+        linewidth=0,
+        label=f"weights that are kept: {text}",
+    )
 
 
 def _step_curve(result: RunResult) -> tuple[Array, Array]:

@@ -11,7 +11,6 @@ from typing import Any
 from torchkiln.report._loss_plot import draw_loss
 from torchkiln.report._prediction_plot import draw_predictions, is_relative
 from torchkiln.report._record import RunResult, ValidationResult
-from torchkiln.report._rows import judged_split
 from torchkiln.report._theme import Theme, render, with_few_colours
 from torchkiln.report._throughput_plot import draw_throughput
 from torchkiln.report._units import (
@@ -58,7 +57,7 @@ def pictures_of(result: RunResult) -> list[Picture]:
     pictures = []
     if result.steps or result.epochs:
         pictures.append(_loss_picture(result))
-    split = judged_split(result)
+    split = result.judged
     if split is not None and len(split.true):
         pictures.append(_prediction_picture(result, split))
     # One epoch has nothing to be compared with.
