@@ -138,8 +138,8 @@ def test_errors_are_physical(per_atom):
     assert result.test.true.tolist() == true
     error = np.abs(result.test.predicted - result.test.true).mean()
     assert result.test.mae == pytest.approx(error)
-    train = data.splits["train"]
-    baseline = element_baseline(data.molecules, "energy", train, data.splits["test"])
+    known, tested = data.splits["train"], data.splits["test"]
+    baseline = element_baseline(data.molecules, "energy", known, tested)
     assert result.test.baseline_mae == pytest.approx(baseline)
     error = np.abs(result.test.reference - result.test.true).mean()
     assert error == pytest.approx(baseline)
