@@ -240,3 +240,11 @@ def test_long_names_break_between_their_words(written):
     text = (directory / PAGE_NAME).read_text()
     assert "bench.learning_<wbr>rate" in text
     assert "qm9 &lt;packed&gt;" in text
+
+
+def test_units_of_tiles_stand_on_the_line_of_their_numbers(written):
+    directory, page = written
+    text = (directory / PAGE_NAME).read_text()
+    assert '437 <span class="unit">meV</span>' in text
+    assert "437 meV" in page.text
+    assert "<dd>98.3%<small>" in text
