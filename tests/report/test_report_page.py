@@ -121,7 +121,8 @@ def test_figures_and_settings_stand_in_the_page_escaped(written):
     assert "packed" not in [tag for tag, _ in page.tags]
 
 
-def test_a_run_that_loses_to_the_baseline_has_no_green_badge():
+def test_a_run_that_loses_to_the_baseline_has_no_green_badge(monkeypatch):
+    monkeypatch.setattr(_theme, "_DPI", 30)
     lost = dataclasses.replace(
         sample_run(num_epochs=1, num_molecules=50),
         test=ValidationResult.compare(np.ones(9), np.zeros(9), baseline_mae=0.5),
