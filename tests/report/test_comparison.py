@@ -110,7 +110,7 @@ def test_the_page_is_whole_in_itself_and_names_are_text(two):
     assert "<rate>" not in page
     assert "bench.<wbr>learning_<wbr>rate" in page
     assert "http" not in page.replace("http-equiv", "")
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 4  # light and dark, wide and narrow
 
 
 def test_runs_that_failed_before_a_step_are_compared_too(run):

@@ -51,6 +51,7 @@ def _curves(runs: Sequence[NamedRun]) -> Picture:
         + "; ".join(_in_words(run) for run in runs)
         + ".",
         comparison_size(runs),
+        comparison_size(runs, narrow=True),
         partial(draw_comparison, runs=runs),
     )
 

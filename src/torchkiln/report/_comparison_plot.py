@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from torchkiln.report._comparison import NamedRun
-from torchkiln.report._loss_plot import drawable, log_scale, smoothed, step_curve, thinned
+from torchkiln.report._loss_plot import drawable, smoothed, step_curve, thinned
+from torchkiln.report._panels import is_narrow, log_scale
 from torchkiln.report._record import RunResult
 from torchkiln.report._theme import Theme
 from torchkiln.report._units import error_scale
@@ -24,16 +25,18 @@ _SMOOTHED_SHARE = 0.01
 _THINNEST, _THICKEST = 1.4, 3.4
 _FEW_POINTS = 60  # that can be told apart
 _LONG_NAME = 28
-_PANEL_INCHES, _LEGEND_LINE_INCHES, _WIDTH_INCHES = 3.3, 0.23, 9.5
+_PANEL_INCHES, _LEGEND_LINE_INCHES = 3.3, 0.23
+_WIDTH_INCHES, _NARROW_INCHES = 9.5, 4.6
 
 Group = tuple[str, str]  # target and unit: errors of one panel
 
 
-def comparison_size(runs: Sequence[NamedRun]) -> tuple[float, float]:
-    """Return width and height of the picture in inches."""
+def comparison_size(runs: Sequence[NamedRun], *, narrow: bool = False) -> tuple[float, float]:
+    """Return width and height of the picture in inches, for a wide or a narrow window."""
     panels = 1 + len(_validated_groups(runs))
-    lines = math.ceil(len(runs) / _legend_columns(runs))
-    return _WIDTH_INCHES, _PANEL_INCHES * panels + _LEGEND_LINE_INCHES * lines + 0.3
+    lines = math.ceil(len(runs) / _legend_columns(runs, narrow))
+    width = _NARROW_INCHES if narrow else _WIDTH_INCHES
+    return width, _PANEL_INCHES * panels + _LEGEND_LINE_INCHES * lines + 0.3
 
 
 def draw_comparison(figure: Any, theme: Theme, runs: Sequence[NamedRun]) -> None:
@@ -49,7 +52,7 @@ def draw_comparison(figure: Any, theme: Theme, runs: Sequence[NamedRun]) -> None
         lines,
         [run.name for run in runs],
         loc="outside upper left",
-        ncols=_legend_columns(runs),
+        ncols=_legend_columns(runs, is_narrow(figure)),
         handlelength=2.4,
     )
 
@@ -134,7 +137,9 @@ def _errors(result: RunResult) -> list[tuple[int, float]]:
     ]
 
 
-def _legend_columns(runs: Sequence[NamedRun]) -> int:
+def _legend_columns(runs: Sequence[NamedRun], narrow: bool) -> int:
+    if narrow:
+        return 1
     longest = max((len(run.name) for run in runs), default=0)
     return min(len(runs), 2 if longest > _LONG_NAME else 3) or 1
 

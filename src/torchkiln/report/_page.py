@@ -18,6 +18,7 @@ from torchkiln.report._rows import Row, compare_with_baseline, summary_groups
 from torchkiln.report._theme import DARK, LIGHT
 from torchkiln.report._units import (
     error_scale,
+    format_count,
     format_error,
     format_loss,
     format_seconds,
@@ -79,9 +80,9 @@ def _subtitle(result: RunResult) -> str:
         parts.append(f"{result.model.get('name', 'SchNet')}{count}")
     train = (result.dataset.get("sizes") or {}).get("train")
     if isinstance(train, int):
-        parts.append(f"trained on {train:,} {result.counted}")
+        parts.append(f"trained on {format_count(train, result.counted)}")
     if result.epochs:
-        parts.append(f"{len(result.epochs)} epochs")
+        parts.append(format_count(len(result.epochs), "epochs"))
     return ", ".join(parts)
 
 
@@ -98,7 +99,8 @@ def _tiles(result: RunResult) -> list[Tile]:
         tiles.append(Tile(f"{name} MAE", short, other_unit))
         if split.factor is not None and split.baseline_mae is not None:
             baseline = format_short_error(split.baseline_mae, result.unit)
-            tiles.append(Tile("Linear baseline", baseline, compare_with_baseline(split)))
+            words = compare_with_baseline(split)
+            tiles.append(Tile(f"Linear baseline, {name.lower()}", baseline, words))
     if result.packing:
         axis, share = next(iter(result.packing.items()))
         tiles.append(Tile("Slots in use", f"{share:.1%}", axis))
@@ -129,14 +131,25 @@ def embed_picture(picture: Picture, light: Mapping[str, bytes] | None = None) ->
         picture: To be drawn.
         light: PNGs by name that are drawn already, for a page on a light background.
     """
-    width, height = (round(_PIXELS_PER_INCH * inches) for inches in picture.size)
+    width, height, narrow_width, narrow_height = (
+        round(_PIXELS_PER_INCH * inches) for inches in (*picture.size, *picture.narrow_size)
+    )
+
+    def encoded(png: bytes) -> str:
+        return base64.b64encode(png).decode()
+
     return {
         "title": picture.title,
         "alt": picture.alt,
+        "caption": picture.caption,
         "width": width,
         "height": height,
-        "light": base64.b64encode((light or {}).get(picture.name) or picture.png(LIGHT)).decode(),
-        "dark": base64.b64encode(picture.png(DARK)).decode(),
+        "narrow_width": narrow_width,
+        "narrow_height": narrow_height,
+        "light": encoded((light or {}).get(picture.name) or picture.png(LIGHT)),
+        "dark": encoded(picture.png(DARK)),
+        "narrow_light": encoded(picture.png(LIGHT, narrow=True)),
+        "narrow_dark": encoded(picture.png(DARK, narrow=True)),
     }
 
 

@@ -230,6 +230,8 @@ def _series(result: RunResult) -> dict[str, npt.NDArray[Any]]:
         if split is not None:
             series[f"{name}_predicted"] = np.asarray(split.predicted, np.float64)
             series[f"{name}_true"] = np.asarray(split.true, np.float64)
+            if split.reference is not None:
+                series[f"{name}_reference"] = np.asarray(split.reference, np.float64)
     if result.worst:
         series["worst_z"] = np.concatenate([np.array(m.z, np.int64) for m in result.worst])
         series["worst_pos"] = np.concatenate([np.array(m.pos, np.float64) for m in result.worst])
@@ -260,6 +262,7 @@ def _read_split(
         mae=_number(figures["mae"]),
         rmse=_number(figures["rmse"]),
         baseline_mae=_number(figures["baseline_mae"]),
+        reference=series.get(f"{name}_reference"),  # earlier files have none
     )
 
 
