@@ -1,6 +1,7 @@
 """Real datasets from offline sources: their files, as flat arrays, and in the forms PyG opens."""
 
 from torchkiln.datasets._sizes import load_sizes
+from torchkiln.datasets._view import view
 from torchkiln.datasets.files._read import read_molecules
 from torchkiln.datasets.files._write import write_extxyz
 from torchkiln.datasets.molecules._interactions import (
@@ -40,6 +41,7 @@ __all__ = [
     "molecule_store",
     "read_molecules",
     "split_indices",
+    "view",
     "write_extxyz",
     # QM9
     "QM9Arrays",

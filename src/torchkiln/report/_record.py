@@ -102,6 +102,25 @@ class ValidationResult:
         return self.baseline_mae / self.mae
 
 
+@dataclass(frozen=True, slots=True)
+class PredictedMolecule:
+    """One prediction beside the truth, in physical units, and the molecule to look at.
+
+    Args:
+        name: Of the molecule.
+        z: Atomic numbers.
+        pos: Coordinates in angstrom, three for each atom.
+        true: What it should be.
+        predicted: What it is.
+    """
+
+    name: str
+    z: tuple[int, ...]
+    pos: tuple[tuple[float, float, float], ...]
+    true: float
+    predicted: float
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RunResult:
     """Everything about one run that a report shows.
@@ -116,10 +135,15 @@ class RunResult:
         packing: Share of slots that hold real data, by axis ("nodes", "edges", "graphs").
         epochs: In order; the last one may be incomplete if the run was interrupted.
         steps: (number of the update from the start, loss).
-        validation: With the final (averaged) weights.
+        validation: With the weights of `best_epoch`; if that is None, with the last ones.
         test: Likewise.
         note: Why the run failed, or how to go on after an interrupt.
         counted: What a sample is, in the plural: "molecules", "images".
+        best_epoch: After which epoch, from 0, the weights were validated best; those are kept and
+            judged. None: the last weights are.
+        advice: What to try if the run is worse than its baseline.
+        worst: Molecules of the split that the run is judged by whose predictions are farthest off,
+            the worst first.
     """
 
     status: Status
@@ -135,6 +159,25 @@ class RunResult:
     test: ValidationResult | None = None
     note: str = ""
     counted: str = "samples"
+    best_epoch: int | None = None
+    advice: str = ""
+    worst: list[PredictedMolecule] = field(default_factory=list)
+
+    @property
+    def judged(self) -> ValidationResult | None:
+        """The split that a run is judged by: the test set if it was predicted."""
+        return self.validation if self.test is None else self.test
+
+    @property
+    def is_beaten(self) -> bool:
+        """Whether the run is finished and no better than its baseline, so that it learnt nothing.
+
+        One that was interrupted may still learn.
+        """
+        split = self.judged
+        if self.status != "finished" or split is None or split.baseline_mae is None:
+            return False
+        return not split.mae < split.baseline_mae
 
     @property
     def samples_per_s(self) -> float | None:

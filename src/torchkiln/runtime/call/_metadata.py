@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchkiln.core import LossInputs
 from torchkiln.data._structure import ConstantNode, MappingNode, Node, SequenceNode, TensorNode
 
 
@@ -20,6 +21,8 @@ class ProgramMetadata:
     reassigned: list[str]
     mutated_inputs: list[int]
     constant_outputs: list[int]
+    # Of training programs that were recorded.
+    loss_inputs: LossInputs | None = None
     # Helpers of `torchkiln.ops` that the executable calls, which must be built before it runs.
     natives: list[str] = field(default_factory=list)
 
@@ -36,11 +39,13 @@ class ProgramMetadata:
             "reassigned": self.reassigned,
             "mutated_inputs": self.mutated_inputs,
             "constant_outputs": self.constant_outputs,
+            "loss_inputs": None if self.loss_inputs is None else self.loss_inputs.to_json(),
             "natives": self.natives,
         }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ProgramMetadata:
+        told = values.get("loss_inputs")  # files of earlier versions have none
         return cls(
             values["entries"],
             node_from_json(values["outputs"]),
@@ -48,6 +53,7 @@ class ProgramMetadata:
             values["reassigned"],
             values["mutated_inputs"],
             values["constant_outputs"],
+            None if told is None else LossInputs.from_json(told),
             # Files of earlier versions do not say; helpers are then built when they are called.
             list(map(str, values.get("natives", []))),
         )
