@@ -91,7 +91,8 @@ class Reading:
         if pid is None or not others[pid]:
             return OtherLoad(len(cores), used)
         name = f"{_program(pid) or self.processes[pid].name} (process {pid})"
-        return OtherLoad(len(cores), used, name, others[pid] / ticks)
+        # It may have run on cores that this process may not use.
+        return OtherLoad(len(cores), used, name, min(others[pid] / ticks, used))
 
     def _ticks(self, pid: int, earlier: Reading, *, with_children: bool) -> int:
         now, before = self.processes[pid], earlier.processes.get(pid)
