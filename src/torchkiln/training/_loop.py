@@ -15,6 +15,7 @@ from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError
 from torchkiln.report import EpochRecord, RunMonitor, StepRecord
 from torchkiln.report._record import Status
 from torchkiln.training._checkpoint_plan import Words
+from torchkiln.training._core_watch import CoreWatch
 from torchkiln.training._history import History
 from torchkiln.training._interrupt import Interrupted, InterruptGuard
 from torchkiln.training._saving import RunSaver, RunState
@@ -79,6 +80,7 @@ class TrainingLoop:
         self._monitor = monitor
         self._words = words
         self._guard = InterruptGuard()
+        self._cores = CoreWatch()
         self._num_epochs = 0
         self._compile_seconds: float | None = None
 
@@ -97,6 +99,7 @@ class TrainingLoop:
             self._monitor.message(self._describe_start(self._saver))
             self._saver.restore_random_state()
         batches = self._compile()
+        self._look_at_cores()
         self._monitor.start(self._num_epochs, history.epoch)
         with self._guard:
             try:
@@ -106,6 +109,11 @@ class TrainingLoop:
             except _Failed as failure:
                 return self._outcome("failed", str(failure), failure.error)
         return self._outcome("finished")
+
+    def _look_at_cores(self) -> None:
+        told = self._cores.look()
+        if told is not None:
+            self._monitor.message(told)
 
     def _outcome(
         self, status: Status, note: str = "", error: TorchkilnError | None = None
@@ -196,6 +204,7 @@ class TrainingLoop:
             seconds -= outcome.overhead_s
             history.take(outcome, seconds)
             self._monitor.step(_record(outcome, place, seconds))
+            self._look_at_cores()
             if self._saver is not None and self._saver.is_due_within(history):
                 self._save(self._saver)
             self._guard.check()
