@@ -247,3 +247,19 @@ def test_a_program_trains_on_the_real_rows(backend, cache_dir):
         optimizer.step()
         torch.testing.assert_close(program(x, y, MASK), expected)
     torch.testing.assert_close(dict(module.state_dict()), dict(plain.state_dict()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_whole_numbers_are_refused_as_torch_refuses_them(dtype):
+    """The share of right answers was True, and the mean of 1, 2 and 2 was 1."""
+    hits = torch.ones(ROWS).to(dtype)
+    with pytest.raises(ArgumentError, match=r"values\.float\(\)"):
+        masked_mean(hits, MASK)
+    for masked, _, settings in REGRESSION.values():
+        with pytest.raises(ArgumentError, match=r"values\.float\(\)"):
+            masked(hits, hits, MASK, **settings)
+
+
+def test_the_share_of_right_answers_is_a_mean_of_floats():
+    hits = torch.tensor([True, False, True, True, False, True, True, True, True])
+    assert masked_mean(hits.float(), MASK) == hits[MASK].float().mean()

@@ -31,7 +31,8 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
         mask: True for real rows, [rows]; or one entry for each of the first dimensions of `values`.
 
     Raises:
-        ArgumentError: The mask does not fit the values.
+        ArgumentError: The mask does not fit the values, or these are integers or truth values,
+            whose mean would be cut to one of them.
     """
     return _reduce(values, _spread(mask, values), "mean")
 
@@ -186,6 +187,7 @@ def _difference_loss(
 ) -> Tensor:
     """Return a loss that is 0 where input and target are equal, as they are made for filler."""
     _require_same_shape(input, target)
+    _require_floats(input)
     real = _spread(mask, input)
     wanted, given = (_widen(torch.where(real, part, 0.0)) for part in (target, input))
     if to_choice(_REDUCTIONS, reduction, "reduction") == "none":
@@ -197,6 +199,7 @@ def _difference_loss(
 
 
 def _reduce(values: Tensor, real: Tensor, reduction: Reduction) -> Tensor:
+    _require_floats(values)
     kept = torch.where(real, values, 0.0)
     if to_choice(_REDUCTIONS, reduction, "reduction") == "none":
         return kept
@@ -224,6 +227,15 @@ def _spread(mask: Tensor, values: Tensor) -> Tensor:
             "graphs, node_mask for values of nodes, edge_mask for values of edges"
         )
     return mask.reshape(*mask.shape, *[1] * (values.dim() - mask.dim()))
+
+
+def _require_floats(values: Tensor) -> None:
+    """Refuse what torch refuses: the result has the dtype of the values, which must hold it."""
+    if not values.is_floating_point():
+        raise ArgumentError(
+            f"values of dtype {values.dtype} have no mean of that dtype, and no gradient; convert "
+            "them first: values.float()"
+        )
 
 
 def _require_same_shape(input: Tensor, target: Tensor) -> None:
