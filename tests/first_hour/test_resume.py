@@ -102,6 +102,7 @@ def test_keys_of_config_files_that_contradict_are_named_too(bench, tmp_path):
         (["--readout", "add"], "--readout add (the checkpoint has mean)"),
         (["--target", "gap"], "--target gap (the checkpoint has U0)"),
         (["--limit", "20"], "--limit 20 (the checkpoint has null)"),
+        (["--use_qm9_energy", "false"], "--use_qm9_energy false (the checkpoint has true)"),
         (
             ["--options", "{precision: bfloat16}"],
             "--dataset_factory.options.precision bfloat16 (the checkpoint has null)",
@@ -171,6 +172,52 @@ def test_no_more_epochs_say_that_the_run_is_complete(bench, flags, asked):
         "--num_epochs 3 would go on\nreport: runs/first/report.html\n"
     )
     assert json.loads(bench.out)["epochs"] == json.loads(shown)["epochs"]
+
+
+def test_a_complete_run_is_validated_if_that_is_asked_for_now(bench):
+    bench.start(*MODEL, "--json")
+    assert json.loads(bench.out)["test"] is None
+    again = ["--resume", "--model_name", "mine", "--json", "--validation", "true"]
+    code, err = bench(*again, "--unit", "Ha")
+    assert code == 0
+    assert "checkpoints/mine is complete: 2 epochs of 2 done" in err
+    result = json.loads(bench.out)
+    assert result["test"]["mae"] > 0
+    assert result["dataset"]["unit"] == "Ha"
+    _, err = bench(*again)  # now there is nothing left to do
+    assert "--num_epochs 3 would go on" in err
+    assert json.loads(bench.out)["test"] == result["test"]
+
+
+def test_flags_that_contradict_a_complete_run_are_named_too(bench):
+    bench.start(*MODEL)
+    code, err = bench("--resume", "--model_name", "mine", "--readout", "add")
+    assert code == 1
+    assert "--readout add (the checkpoint has mean)" in err
+
+
+def test_references_that_another_processor_fits_a_little_differently_are_the_same(bench, tmp_path):
+    """Least squares differ in the last digits between processors; data that differ do not."""
+    bench.interrupted(*MODEL)
+    store = CheckpointStore(tmp_path / "checkpoints/mine")
+    tensors, facts = store.load()
+    for transform in (facts["transform"], facts["identity"]["transform"]):
+        for element in transform["references"]:
+            transform["references"][element] *= 1 + 3e-14
+        transform["mean"] += 3e-14
+    store.save(tensors, facts)
+    assert bench("--resume", "--model_name", "mine")[0] == 0
+
+
+def test_references_of_other_data_are_not_the_same(bench, tmp_path):
+    bench.interrupted(*MODEL)
+    store = CheckpointStore(tmp_path / "checkpoints/mine")
+    tensors, facts = store.load()
+    facts["identity"]["transform"]["mean"] += 1e-4
+    store.save(tensors, facts)
+    code, err = bench("--resume", "--model_name", "mine")
+    assert code == 1
+    assert "transform.mean was" in err
 
 
 def test_a_complete_run_whose_report_is_lost_gets_it_again(bench, tmp_path):

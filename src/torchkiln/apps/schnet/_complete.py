@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchkiln.apps.schnet._resumed_settings import SavedRun, read_saved
+from torchkiln.apps.schnet._resumed_settings import SavedRun, doubtful_flags, read_saved
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.core import StoreError
 from torchkiln.core._progress import say
@@ -14,14 +14,15 @@ def show_if_complete(settings: Settings) -> bool:
     """Show the result of the run if there is nothing left to train, and say so.
 
     Returns:
-        Whether it was shown. A result that is missing, or of an earlier state of the run, is not:
-        it has to be made again.
+        Whether it was shown. A result that is missing, of an earlier state of the run, or without
+        something that is asked for now (validation, a unit) is not: it has to be made again. Nor
+        is it if flags may contradict the run, which shows when that is built.
     """
     saved = read_saved(settings)
     if saved is None or saved.epochs_done < settings.bench.num_epochs:
         return False
     result = _its_result(settings, saved)
-    if result is None:
+    if result is None or _lacks_something(result, settings) or doubtful_flags(settings, saved):
         return False
     done = saved.epochs_done
     say(
@@ -33,6 +34,15 @@ def show_if_complete(settings: Settings) -> bool:
     if settings.run_name is not None:
         say(f"report: {settings.output_dir / settings.run_name / PAGE_NAME}")
     return True
+
+
+def _lacks_something(result: RunResult, settings: Settings) -> bool:
+    """Whether a setting that may change on the way asks for more than the result has."""
+    sizes = result.dataset.get("sizes", {})
+    held_out = {"validation": result.validation, "test": result.test}
+    is_unjudged = any(sizes.get(name) and held_out[name] is None for name in held_out)
+    unit = settings.dataset_factory.unit
+    return (settings.validation and is_unjudged) or unit not in (None, result.unit)
 
 
 def _its_result(settings: Settings, saved: SavedRun) -> RunResult | None:

@@ -23,6 +23,9 @@ from torchkiln.checkpoints._generations import list_generations, read_newest
 from torchkiln.core import CheckpointError, Options
 
 _TARGET, _UNIT = "dataset_factory.target", "dataset_factory.unit"
+_USE_QM9_ENERGY = "dataset_factory.use_qm9_energy"
+# What `use_qm9_energy` decides where no flag of its own does.
+_OF_QM9_ENERGY = {"dataset_factory.references", "dataset_factory.per_atom", "model.readout"}
 # What one command asks for, not the run: never taken from a checkpoint.
 _OF_THE_COMMAND = {
     *("checkpoint", "resume", "model_name", "checkpoint_dir"),
@@ -39,7 +42,7 @@ _FREE = {
 # and compiled steps). Whether the run is still the same shows when it is built.
 _SHOWN_LATER = {
     *("dataset_factory.root", "dataset_factory.splits", OPTIONS_KEY),
-    *("dataset_factory.references", "dataset_factory.per_atom", "dataset_factory.use_qm9_energy"),
+    *("dataset_factory.references", "dataset_factory.per_atom", _USE_QM9_ENERGY),
     *("dataset_factory.max_num_atoms", "model.num_filters", "model.readout", "model.filter"),
     *("bench.replication_factor", "bench.half_precision", "limit"),
 }
@@ -114,9 +117,11 @@ def keep_run_name(settings: Settings, saved: SavedRun) -> Settings:
 def keep_target_form(settings: Settings, saved: SavedRun) -> Settings:
     """Return the settings with the form of the target spelled out, where no flag says another."""
     now, before = _flat(settings.to_dict()), _flat(saved.settings)
+    # A flag that asks for another form must show its effect, or it would be ignored unheard.
+    is_other = now[_USE_QM9_ENERGY] != before.get(_USE_QM9_ENERGY, now[_USE_QM9_ENERGY])
     groups: dict[str, dict[str, Any]] = {}
     for key, value in saved.form.items():
-        if now[key] == before.get(key):
+        if now[key] == before.get(key) and not (is_other and key in _OF_QM9_ENERGY):
             group, _, name = key.rpartition(".")
             groups.setdefault(group, {})[name] = value
     changed = {
