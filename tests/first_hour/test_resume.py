@@ -220,6 +220,29 @@ def test_references_of_other_data_are_not_the_same(bench, tmp_path):
     assert "transform.mean was" in err
 
 
+def test_other_splits_of_the_same_sizes_are_noticed_where_nothing_is_fitted(bench, tmp_path):
+    """A run that goes on with them would train on what it is tested by."""
+    atoms = "O 0 0 0\nH 0 0.7 0.6\nH 0 -0.7 0.6\n"
+    frames = [f"3\nProperties=species:S:1:pos:R:3 energy={n}\n{atoms}" for n in range(20)]
+    (tmp_path / "water.extxyz").write_text("".join(frames))
+    for name, first in (("one", 0), ("two", 4)):
+        order = [(first + n) % 20 for n in range(20)]
+        parts = {"train": order[:16], "validation": order[16:18], "test": order[18:]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(parts))
+    own = ("--root", "water.extxyz", "--target", "energy", "--splits", "one.json")
+    plain = ("--references", "none", "--per_atom", "false", "--use_standardized_energy", "false")
+    assert bench.start(*MODEL, *own, *plain)[0] == 0
+    again = ("--resume", "--model_name", "mine", "--num_epochs", "3")
+    code, err = bench(*again, "--splits", "two.json")
+    assert code == 1
+    assert "--splits two.json (the checkpoint has one.json)" in err
+    store = CheckpointStore(tmp_path / "checkpoints/mine")
+    tensors, facts = store.load()
+    del facts["identity"]["target_rms"]  # as earlier versions wrote it
+    store.save(tensors, facts)
+    assert bench(*again)[0] == 0
+
+
 def test_a_complete_run_whose_report_is_lost_gets_it_again(bench, tmp_path):
     bench.start(*MODEL)
     shutil.rmtree(tmp_path / "runs")

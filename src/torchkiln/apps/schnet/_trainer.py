@@ -9,24 +9,24 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchkiln.apps.schnet._batches import SyntheticBatches
+from torchkiln.apps.schnet._identity import (
+    describe_dataset,
+    identity_of,
+    overlook_rounding,
+    without_labels,
+)
 from torchkiln.apps.schnet._job import WORDS, TrainingJob
 from torchkiln.apps.schnet._task import MoleculeTask
 from torchkiln.apps.schnet._worst import worst_predictions
 from torchkiln.checkpoints import Checkpoint
-from torchkiln.datasets import MoleculeSet
 from torchkiln.report import PredictedMolecule, QuietMonitor, RunMonitor, RunResult
 from torchkiln.training._averaging import WeightAverage
 from torchkiln.training._batches import EpochBatches, ResumableBatches
 from torchkiln.training._best import BestWeights
 from torchkiln.training._history import History
-from torchkiln.training._identity import identify_optimizer, identify_options, to_kept
 from torchkiln.training._loop import Outcome, TrainingLoop
 from torchkiln.training._saving import RunSaver, RunState
 from torchkiln.training._schedule import TorchSchedule
-
-# Of the largest number of a transform. Those that were fitted on other processors differ by 1e-13,
-# those of other molecules by far more than this.
-_REFIT_TOLERANCE = 1e-10
 
 
 def train(job: TrainingJob, monitor: RunMonitor | None = None) -> RunResult:
@@ -107,63 +107,10 @@ def make_saver(job: TrainingJob, state: RunState) -> RunSaver:
 
     def upgrade(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Checkpoint:
         tensors, facts = upgrade_checkpoint(tensors, facts)
-        before, now = facts["identity"], identity
-        if _is_refitted(before["transform"], now["transform"]):
-            facts = {**facts, "identity": {**before, "transform": now["transform"]}}
-        return Checkpoint(tensors, facts)
+        before = overlook_rounding(facts["identity"], identity)
+        return Checkpoint(tensors, {**facts, "identity": before})
 
     return RunSaver(plan, state, identity=identity, facts=facts, upgrade=upgrade)
-
-
-def identity_of(job: TrainingJob, state: RunState) -> dict[str, Any]:
-    """Return, in JSON types, what a resumed run must share with the one that was saved.
-
-    How many epochs there are, and how a step is compiled, may change.
-    """
-    facts = {
-        "dataset": describe_dataset(job.dataset),
-        "transform": job.dataset.transform.to_dict(),
-    }
-    return {
-        "model": to_kept("model_arguments", dict(job.model_arguments)),
-        **_without_labels(facts),
-        "optimizer": identify_optimizer(job.optimizer),
-        "scheduler": None if state.schedule is None else state.schedule.identity(),
-        "ema_decay": job.ema_decay,
-        "synthetic_data": job.synthetic_data,
-        "options": identify_options(job.options),
-        **to_kept("fixed", dict(job.fixed)),
-    }
-
-
-def _without_labels(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what identifies a run, without words that change no number: files may have moved."""
-    labels = ("name", "source", "unit")
-    return {
-        part: {name: value for name, value in values.items() if name not in labels}
-        if part in ("dataset", "transform")
-        else values
-        for part, values in identity.items()
-    }
-
-
-def _is_refitted(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether numbers of two transforms differ by no more than processors that fit the same data.
-
-    Least squares and means differ in their last digits where a processor adds up in another order.
-    """
-    flat = [
-        {**values, **{f"of {z}": energy for z, energy in values["references"].items()}}
-        for values in (before, now)
-    ]
-    if any(flat[0].get(name) != flat[1].get(name) for name in ("target", "per_atom")):
-        return False
-    if flat[0].keys() != flat[1].keys():
-        return False
-    names = [name for name in flat[0] if name not in ("target", "per_atom", "references")]
-    pairs = [[float(values[name]) for name in names] for values in flat]
-    scale = max(abs(number) for number in pairs[1])
-    return all(abs(a - b) <= _REFIT_TOLERANCE * scale for a, b in zip(*pairs, strict=True))
 
 
 def upgrade_checkpoint(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Checkpoint:
@@ -177,14 +124,8 @@ def upgrade_checkpoint(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Che
         return {names.get(name, name): value for name, value in values.items()}
 
     sums, epochs = renamed(facts["sums"]), [renamed(record) for record in facts["epochs"]]
-    identity = _without_labels(facts["identity"])
+    identity = without_labels(facts["identity"])
     return Checkpoint(tensors, {**facts, "sums": sums, "epochs": epochs, "identity": identity})
-
-
-def describe_dataset(dataset: MoleculeSet) -> dict[str, Any]:
-    """Return facts about the molecules; `elements` are those that training sees."""
-    train = dataset.molecules.take(dataset.splits["train"])
-    return {**dataset.describe(), "elements": train.elements}
 
 
 def _network(regression: nn.Module) -> nn.Module:
