@@ -8,7 +8,8 @@ from torchkiln import CheckpointStore, cli
 FACTS = {
     "dataset": {"name": "QM9", "target": "U0", "unit": "eV"},
     "epoch": 2,
-    "epochs": [{"validation_mae": 0.5}, {"validation_mae": 0.25}, {"validation_mae": None}],
+    "epochs": [{"validation_mae": 0.5}, {"validation_mae": 0.25}],
+    "sums": {"steps": 0},
     "parameters": 12,
 }
 
@@ -58,6 +59,19 @@ def test_the_error_is_that_of_the_weights_which_predict(tmp_path, capsys):
     CheckpointStore(tmp_path / "one").save({"model/w": torch.ones(3)}, facts)
     out = call(capsys, "list", "--checkpoint_dir", str(tmp_path), "--json")
     assert json.loads(out)[0]["validation_mae"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epochs": [{"validation_mae": 0.5}, {"validation_mae": None}]},  # switched off on resume
+        {"sums": {"steps": 7}},  # interrupted within an epoch
+    ],
+)
+def test_weights_that_nobody_validated_have_no_error(tmp_path, capsys, changes):
+    CheckpointStore(tmp_path / "one").save({"model/w": torch.ones(3)}, {**FACTS, **changes})
+    out = call(capsys, "list", "--checkpoint_dir", str(tmp_path), "--json")
+    assert json.loads(out)[0]["validation_mae"] is None
 
 
 def test_the_list_is_there_for_scripts_too(models, capsys):

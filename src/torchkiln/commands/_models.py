@@ -88,17 +88,18 @@ class StoredModel:
     def validation_mae(self) -> float | None:
         """The error of the weights that predict, in the unit of the target.
 
-        These are the best ones; earlier versions kept the last ones.
+        These are the best ones. Without them they are the last ones, whose error is known only if
+        the epoch before them was validated and they were not trained further.
         """
         epochs = self.facts.get("epochs") or []
         best = _mapping(self.facts.get("best")).get("epoch")
         if isinstance(best, int):
-            epochs = epochs[best : best + 1]
-        for epoch in reversed(epochs):
-            error = _mapping(epoch).get("validation_mae")
-            if isinstance(error, int | float):
-                return float(error)
-        return None
+            chosen = epochs[best : best + 1]
+        else:
+            is_between = bool(_mapping(self.facts.get("sums")).get("steps"))
+            chosen = [] if is_between else epochs[-1:]
+        error = _mapping(chosen[0]).get("validation_mae") if chosen else None
+        return float(error) if isinstance(error, int | float) else None
 
 
 def list_models(checkpoint_dir: Path, *, as_json: bool) -> None:
