@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint types test slow faults pyg-versions bench fashion cosmic benchmarks clean
+.PHONY: help install lint types test slow faults pyg-versions bench fashion cosmic benchmarks wheel clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ cosmic: $(STAMP)  ## Train CosmicTagger on generated events, and draw what it fi
 benchmarks: $(STAMP)  ## Run every benchmark and write benchmarks/results/<machine>/*.json
 	for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script || exit 1;; esac; done
 
+wheel: $(STAMP)  ## Build the wheels and test them in a clean environment outside the repository (several minutes)
+	$(BIN)/python packaging/make_wheel.py $(WHEEL_ARGS)
+
 clean:  ## Remove build products and caches (keeps .venv)
-	rm -rf build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from torchkiln.commands import _doctor_caches, _doctor_machine, _doctor_pools, _doctor_versions
 from torchkiln.commands._findings import Finding
+from torchkiln.core._own_code import OWN_FOLDERS
 
 Probe = Callable[[], Iterable[Finding]]
 
@@ -73,7 +74,11 @@ def options_without_effect() -> Iterable[Finding]:
     import importlib
     import importlib.util
 
-    if importlib.util.find_spec("poptorch") is None:
+    spec = importlib.util.find_spec("poptorch")
+    if spec is None:
+        return
+    if not (spec.origin or "").startswith(OWN_FOLDERS):
+        yield Finding("poptorch", f"another one than Torchkiln's is in use: {spec.origin}")
         return
     # By name: the façade imports torchkiln, never the other way round. This only looks at it, as at
     # any other package that may be installed.

@@ -2,6 +2,7 @@
 
 from torchkiln.datasets._sizes import load_sizes
 from torchkiln.datasets.files._read import read_molecules
+from torchkiln.datasets.files._sample import sample_molecules
 from torchkiln.datasets.files._write import write_extxyz
 from torchkiln.datasets.molecules._interactions import (
     InteractionPairs,
@@ -39,6 +40,7 @@ __all__ = [
     "make_molecule_set",
     "molecule_store",
     "read_molecules",
+    "sample_molecules",
     "split_indices",
     "write_extxyz",
     # QM9
