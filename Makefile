@@ -51,7 +51,7 @@ pyg-versions: $(STAMP)  ## Run the tests of layers on the oldest and the newest 
 	done
 
 bench: $(STAMP)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
-	$(BIN)/python bench.py --config configs/qm9_quick.yml
+	$(BIN)/python bench.py --config configs/qm9_quick.yml $(BENCH_ARGS)
 
 fashion: $(STAMP)  ## Train on Fashion-MNIST (from Debian's dataset-fashion-mnist, or FASHION_ARGS="--root FOLDER")
 	$(BIN)/python examples/fashion_mnist/pytorch_ipu.py --model sensible $(FASHION_ARGS)
