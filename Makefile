@@ -62,8 +62,9 @@ cosmic: $(STAMP)  ## Train CosmicTagger on generated events, and draw what it fi
 benchmarks: $(STAMP)  ## Run every benchmark and write benchmarks/results/<machine>/*.json
 	for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script || exit 1;; esac; done
 
-wheel: $(STAMP)  ## Build the wheels and test them in a clean environment outside the repository (several minutes)
-	$(BIN)/python packaging/make_wheel.py $(WHEEL_ARGS)
+# Needs nothing but a Python with pip: the wheels are built and tried in environments of their own.
+wheel:  ## Build the wheels and test them in a clean environment outside the repository (several minutes)
+	$(PYTHON) packaging/make_wheel.py $(WHEEL_ARGS)
 
 clean:  ## Remove build products and caches (keeps .venv)
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
