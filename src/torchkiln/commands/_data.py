@@ -166,7 +166,7 @@ def data_sample(output: Path = Path("molecules.xyz"), force: bool = False) -> No
 
     written = write_sample(output, force=force)
     names = sample_molecules().names or []
-    _say(f"{len(names)} molecules: {', '.join(names)}")
+    sys.stderr.write(f"{len(names)} molecules: {', '.join(names)}\n")
     sys.stdout.write(f"{written}\n")
 
 
