@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from torchkiln.core import run_stoppable
+from torchkiln.core import run_compiler, run_stoppable
+from torchkiln.core._stopping import signals_deferred
 
 
 def signalled(number, then=None):
@@ -58,3 +59,44 @@ def test_a_forked_child_ends_as_any_process_does():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     assert run_stoppable(command) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_deferred_signal_waits_for_the_end_of_the_block(number):
+    steps = []
+
+    def command():
+        with signals_deferred():
+            os.kill(os.getpid(), number)
+            steps.append("the block is done")
+        steps.append("never reached")
+        return 0
+
+    assert run_stoppable(command) == 128 + number
+    assert steps == ["the block is done"]
+
+
+def test_without_a_signal_nothing_is_deferred_and_handlers_are_back():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with signals_deferred():
+        pass
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_compiler_whose_start_is_interrupted_ends(tmp_path, monkeypatch):
+    """The signal comes when the compiler runs already and its starter does not know of it yet."""
+    import subprocess
+
+    started = []
+    original = subprocess.Popen
+
+    def start(*args, **kwargs):
+        process = original(*args, **kwargs)
+        started.append(process)
+        os.kill(os.getpid(), signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    command = ["sh", "-c", "sleep 1000"]
+    assert run_stoppable(lambda: run_compiler(command, tmp_path / "out.o")) == 130
+    assert started[0].poll() is not None

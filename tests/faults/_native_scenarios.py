@@ -98,7 +98,9 @@ class NativeFind(Scenario):
                 return None
 
     def right_results(self, usual: Any) -> list[Any]:
-        assert usual == torch.tanh(Tiny().layer(batch())).tolist()
+        # Native code and torch may round the last digit otherwise, as processors do.
+        eager = torch.tanh(Tiny().layer(batch()))
+        torch.testing.assert_close(torch.tensor(usual), eager)
         return [usual, None]  # None: it is compiled again
 
     def state(self, folder: Path) -> Any:

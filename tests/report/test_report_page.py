@@ -18,6 +18,7 @@ from torchkiln.report import (
     _theme,
     write_report,
 )
+from torchkiln.report._page import render_page
 from torchkiln.report._plots import pictures_of
 from torchkiln.report._theme import DARK, LIGHT
 from torchkiln.report._write import PAGE_NAME
@@ -113,6 +114,19 @@ def test_figures_and_settings_stand_in_the_page_escaped(written):
         assert text in page.text, text
     assert len(page.attributes("tr")) > 12 + 20  # epochs, and the rows of the other tables
     assert "packed" not in [tag for tag, _ in page.tags]
+
+
+def test_a_run_that_loses_to_the_baseline_has_no_green_badge():
+    lost = dataclasses.replace(
+        sample_run(num_epochs=1, num_molecules=50),
+        test=ValidationResult.compare(np.ones(9), np.zeros(9), baseline_mae=0.5),
+        advice="Try <more> epochs.",
+    )
+    page = render_page(lost)
+    assert '<span class="status beaten">no better than the baseline</span>' in page
+    assert "Try &lt;more&gt; epochs." in page
+    won = render_page(sample_run(num_epochs=1, num_molecules=50))
+    assert '<span class="status finished">finished</span>' in won
 
 
 def test_a_picture_of_an_older_run_does_not_stay(tmp_path):

@@ -38,11 +38,43 @@ def test_the_table_shows_what_a_lab_report_does():
     assert shown["Slots in use"] == "nodes 98.3%, edges 97.2%, graphs 94.0%"
     assert shown["Throughput"].startswith("2,1")
     baseline = shown["Linear baseline MAE"]
-    assert baseline.startswith("437 meV (10.1 kcal/mol), 6.")
-    assert baseline.endswith("times the model's")
+    assert baseline.startswith("437 meV (10.1 kcal/mol), model 6.")
+    assert baseline.endswith("times better")
     assert shown["Status"] == "finished"
     for name in ("Final loss", "Validation MAE", "Test MAE", "Epochs"):
         assert shown[name], name
+
+
+def beaten_run(**changes):
+    """A run whose test error is larger than that of least squares."""
+    true = np.linspace(-50.0, -10.0, 40)
+    test = ValidationResult.compare(true + 18.6, true, baseline_mae=2.78)
+    advice = "Try to train longer (--num_epochs 30)."
+    return dataclasses.replace(sample_run(), test=test, advice=advice, **changes)
+
+
+def test_a_run_that_loses_to_the_baseline_is_not_called_finished_alone():
+    shown = rows(beaten_run())
+    assert shown["Status"] == "finished, but no better than the linear baseline"
+    assert shown["Linear baseline MAE"].endswith("model 6.69 times worse")
+    assert shown[""].startswith("Try to train longer (--num_epochs 30).")
+
+
+def test_only_finished_runs_are_beaten():
+    assert beaten_run().is_beaten
+    assert not beaten_run(status="interrupted").is_beaten
+    assert not sample_run().is_beaten
+    assert not dataclasses.replace(sample_run(), test=None, validation=None).is_beaten
+
+
+def test_an_error_that_is_no_number_does_not_beat_the_baseline():
+    nothing = ValidationResult.compare(np.array([np.nan]), np.array([1.0]), baseline_mae=1.0)
+    assert dataclasses.replace(sample_run(), test=nothing).is_beaten
+
+
+def test_the_epoch_of_the_best_weights_is_told():
+    shown = rows(dataclasses.replace(sample_run(num_epochs=12), best_epoch=7))
+    assert shown["Best weights"] == "those after epoch 8 of 12, by validation error"
 
 
 def test_it_is_plain_text_of_at_most_80_columns_where_there_is_no_terminal():

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torchkiln.core._files import atomic_path
+from torchkiln.core._stopping import signals_deferred
 
 # A driver that is told to stop removes its temporary files, which takes a moment.
 _STOP_GRACE_S = 5.0
@@ -54,9 +55,26 @@ def run_compiler(
 def _run_group(
     command: list[str], environment: dict[str, str], cwd: str | None, timeout: float | None
 ) -> None:
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        # Interrupted between its start and our knowing of it, the compiler would go on.
+        with signals_deferred():
+            process = _start_group(command, environment, cwd)
+        said, _ = process.communicate(timeout=timeout)
+    except BaseException:
+        if process is not None:
+            _end_group(process)
+        raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, said)
+
+
+def _start_group(
+    command: list[str], environment: dict[str, str], cwd: str | None
+) -> subprocess.Popen[bytes]:
     try:
         # A group of its own: all of it can be ended, and Ctrl-C reaches it through us alone.
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -67,13 +85,6 @@ def _run_group(
     except OSError as error:
         # As a shell tells it: an OSError would be taken for one of the output.
         raise subprocess.CalledProcessError(127, command, str(error).encode()) from error
-    try:
-        said, _ = process.communicate(timeout=timeout)
-    except BaseException:
-        _end_group(process)
-        raise
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command, said)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

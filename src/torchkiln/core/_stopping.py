@@ -66,6 +66,27 @@ def _signals_raise(came: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait until the block is done; in other threads they do not come."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        kind: signal.signal(kind, lambda number, _: came.append(number))
+        for kind in (signal.SIGINT, signal.SIGTERM)
+        if callable(signal.getsignal(kind)) or signal.getsignal(kind) == signal.SIG_DFL
+    }
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
 def _say(text: str, exit_code: int) -> int:
     with contextlib.suppress(OSError):  # nobody reads it any more
         print(text, file=sys.stderr, flush=True)  # noqa: T201

@@ -12,7 +12,7 @@ import torchkiln
 from torchkiln.report._plots import Picture, pictures_of
 from torchkiln.report._record import EpochRecord, RunResult
 from torchkiln.report._results_file import RESULTS_NAME, to_plain
-from torchkiln.report._rows import Row, judged_split, summary_groups
+from torchkiln.report._rows import Row, compare_with_baseline, summary_groups
 from torchkiln.report._theme import DARK, LIGHT
 from torchkiln.report._units import (
     error_scale,
@@ -55,8 +55,9 @@ def render_page(result: RunResult, light: Mapping[str, bytes] | None = None) -> 
         version=torchkiln.__version__,
         title=_title(result),
         subtitle=_subtitle(result),
-        status=result.status,
-        note=result.note,
+        badge="no better than the baseline" if result.is_beaten else result.status,
+        badge_class="beaten" if result.is_beaten else result.status,
+        note=result.note or (result.advice if result.is_beaten else ""),
         tiles=_tiles(result),
         pictures=[_embed(picture, light or {}) for picture in pictures_of(result)],
         groups=summary_groups(result),
@@ -92,7 +93,7 @@ def _tiles(result: RunResult) -> list[Tile]:
     if result.samples_per_s is not None:
         rate = significant(result.samples_per_s, 4)
         tiles.append(Tile("Throughput", rate, f"{result.counted}/s (median)"))
-    split = judged_split(result)
+    split = result.judged
     if split is not None:
         name = "Validation" if split is result.validation else "Test"
         short = format_short_error(split.mae, result.unit)
@@ -100,8 +101,7 @@ def _tiles(result: RunResult) -> list[Tile]:
         tiles.append(Tile(f"{name} MAE", short, other_unit))
         if split.factor is not None and split.baseline_mae is not None:
             baseline = format_short_error(split.baseline_mae, result.unit)
-            factor = f"{significant(split.factor)} times the model's"
-            tiles.append(Tile("Linear baseline", baseline, factor))
+            tiles.append(Tile("Linear baseline", baseline, compare_with_baseline(split)))
     if result.packing:
         axis, share = next(iter(result.packing.items()))
         tiles.append(Tile("Slots in use", f"{share:.1%}", axis))

@@ -11,7 +11,6 @@ from typing import Any
 from torchkiln.report._loss_plot import draw_loss
 from torchkiln.report._prediction_plot import draw_predictions
 from torchkiln.report._record import RunResult
-from torchkiln.report._rows import judged_split
 from torchkiln.report._theme import Theme, render
 from torchkiln.report._throughput_plot import draw_throughput
 from torchkiln.report._units import format_error, format_loss, format_rate
@@ -54,7 +53,7 @@ def pictures_of(result: RunResult) -> list[Picture]:
                 partial(draw_loss, result=result),
             )
         )
-    split = judged_split(result)
+    split = result.judged
     if split is not None and len(split.true):
         name = "validation" if split is result.validation else "test"
         pictures.append(

@@ -116,10 +116,13 @@ class RunResult:
         packing: Share of slots that hold real data, by axis ("nodes", "edges", "graphs").
         epochs: In order; the last one may be incomplete if the run was interrupted.
         steps: (number of the update from the start, loss).
-        validation: With the final (averaged) weights.
+        validation: With the weights of `best_epoch`; if that is None, with the last ones.
         test: Likewise.
         note: Why the run failed, or how to go on after an interrupt.
         counted: What a sample is, in the plural: "molecules", "images".
+        best_epoch: After which epoch, from 0, the weights were validated best; those are kept and
+            judged. None: the last weights are.
+        advice: What to try if the run is worse than its baseline.
     """
 
     status: Status
@@ -135,6 +138,24 @@ class RunResult:
     test: ValidationResult | None = None
     note: str = ""
     counted: str = "samples"
+    best_epoch: int | None = None
+    advice: str = ""
+
+    @property
+    def judged(self) -> ValidationResult | None:
+        """The split that a run is judged by: the test set if it was predicted."""
+        return self.validation if self.test is None else self.test
+
+    @property
+    def is_beaten(self) -> bool:
+        """Whether the run is finished and no better than its baseline, so that it learnt nothing.
+
+        One that was interrupted may still learn.
+        """
+        split = self.judged
+        if self.status != "finished" or split is None or split.baseline_mae is None:
+            return False
+        return not split.mae < split.baseline_mae
 
     @property
     def samples_per_s(self) -> float | None:

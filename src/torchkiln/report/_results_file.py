@@ -134,6 +134,8 @@ def load_result(path: Path) -> RunResult:
             test=_read_split("test", record, series),
             note=record["note"],
             counted=counted,
+            best_epoch=_number(record.get("best_epoch")),
+            advice=str(record.get("advice", "")),
         )
     except StoreError:
         raise

@@ -32,13 +32,30 @@ def summary_groups(result: RunResult) -> dict[str, list[Row]]:
 
 
 def status_text(result: RunResult) -> str:
-    return _STATUS[result.status]
+    """Say how a run ended; one that is no better than its baseline has not succeeded."""
+    return (
+        "finished, but no better than the linear baseline"
+        if result.is_beaten
+        else _STATUS[result.status]
+    )
+
+
+def compare_with_baseline(split: ValidationResult) -> str:
+    """Say how the error of the model compares with that of the baseline; empty if it cannot."""
+    factor = split.factor
+    if factor is None:
+        return ""
+    if factor >= 1:
+        return f"model {significant(factor)} times better"
+    return f"model {significant(1 / factor)} times worse"
 
 
 def _experiment(result: RunResult) -> list[Row]:
     rows = [("Status", status_text(result))]
     if result.note:
         rows.append(("", result.note))
+    if result.is_beaten and result.advice:
+        rows.append(("", result.advice))
     dataset = result.dataset
     if dataset:
         unit = f" ({result.unit})" if result.unit else ""
@@ -91,14 +108,10 @@ def _accuracy(result: RunResult) -> list[Row]:
         if split is not None:
             rows.append((f"{name} MAE", format_error(split.mae, result.unit)))
             rows.append((f"{name} RMSE", format_error(split.rmse, result.unit)))
-    if (split := judged_split(result)) is not None and split.baseline_mae is not None:
-        text = format_error(split.baseline_mae, result.unit)
-        if split.factor is not None:
-            text += f", {significant(split.factor)} times the model's"
-        rows.append(("Linear baseline MAE", text))
+    if (split := result.judged) is not None and split.baseline_mae is not None:
+        parts = [format_error(split.baseline_mae, result.unit), compare_with_baseline(split)]
+        rows.append(("Linear baseline MAE", ", ".join(filter(None, parts))))
+    if result.best_epoch is not None and result.epochs:
+        text = f"those after epoch {result.best_epoch + 1} of {len(result.epochs)}"
+        rows.append(("Best weights", f"{text}, by validation error"))
     return rows
-
-
-def judged_split(result: RunResult) -> ValidationResult | None:
-    """Return the split that a run is judged by: the test set if it was predicted."""
-    return result.validation if result.test is None else result.test

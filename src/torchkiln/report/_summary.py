@@ -32,10 +32,14 @@ def print_summary(result: RunResult, *, stream: TextIO | None = None) -> None:
             table.add_section()
         table.add_row(Text(title, style="bold cyan"), "")
         for name, text in rows:
-            style = _STYLES[result.status] if name == "Status" else ""
+            style = _style(result) if name == "Status" else ""
             # Text, not markup: names and notes may hold square brackets.
             table.add_row(Text(f"  {name}"), Text(text, style=style))
     console.print(table)
+
+
+def _style(result: RunResult) -> str:
+    return "yellow" if result.is_beaten else _STYLES[result.status]
 
 
 def print_record(result: RunResult, *, stream: TextIO | None = None) -> None:

@@ -216,6 +216,8 @@ class TrainingLoop:
         history, schedule = self._history, self._state.schedule
         with self._guard.excusing():
             validation: Validation = self._task.validate(history.totals, self._guard.check)
+        if self._state.best is not None:
+            self._state.best.offer(validation.error, history.epoch)
         record = history.record(self._learning_rate, validation)
         if schedule is not None and schedule.after_epoch(record):
             self._task.use_learning_rate()

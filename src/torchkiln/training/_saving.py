@@ -23,6 +23,7 @@ from torchkiln.checkpoints import (
 from torchkiln.core import CheckpointError, TorchkilnError, warn_user
 from torchkiln.training._averaging import WeightAverage
 from torchkiln.training._batches import EpochBatches
+from torchkiln.training._best import BestWeights
 from torchkiln.training._checkpoint_plan import CheckpointPlan, Words
 from torchkiln.training._history import History, below
 from torchkiln.training._identity import describe_changes
@@ -43,6 +44,7 @@ class RunState:
         schedule: Changes the learning rate; None: nobody does.
         average: Of the weights; None: there is none.
         averaged: The network within the average.
+        best: The weights with the smallest validation error; None: nobody wants them.
     """
 
     module: nn.Module
@@ -52,6 +54,7 @@ class RunState:
     schedule: Schedule | None = None
     average: WeightAverage | None = None
     averaged: nn.Module | None = None
+    best: BestWeights | None = None
 
 
 @final
@@ -131,6 +134,9 @@ class RunSaver:
         parts: dict[str, Mapping[str, Tensor]] = {"model": state.network.state_dict()}
         if state.averaged is not None:
             parts["average"] = state.averaged.state_dict()
+        best = None
+        if state.best is not None:
+            parts["best"], best = state.best.to_checkpoint()
         for name, tensors in parts.items():
             self._require_finite(name, tensors)
         parts["optimizer"], optimizer = optimizer_tensors(state.optimizer)
@@ -145,6 +151,7 @@ class RunSaver:
             "optimizer": optimizer,
             "scheduler": None if state.schedule is None else state.schedule.state_dict(),
             "average_updates": None if average is None else average.num_updates,
+            "best": best,
             "threads": torch.get_num_threads(),
             "identity": self._identity,
         }
@@ -195,6 +202,8 @@ class RunSaver:
         if state.average is not None and state.averaged is not None:
             state.averaged.load_state_dict(below("average/", tensors))
             state.average.num_updates = facts["average_updates"]
+        if state.best is not None:
+            state.best.restore(below("best/", tensors), facts.get("best"))
         load_optimizer_tensors(state.optimizer, below("optimizer/", tensors), facts["optimizer"])
         if state.schedule is not None:
             state.schedule.load_state_dict(facts["scheduler"])

@@ -113,6 +113,11 @@ class Validation:
     figures: Mapping[str, float] = field(default_factory=dict)
     warning: str | None = None
 
+    @property
+    def error(self) -> float | None:
+        """What weights are judged by: the smaller, the better."""
+        return self.loss if self.mae is None else self.mae
+
 
 class Task(Protocol):
     """What is trained, and what only the application knows about it."""

@@ -26,6 +26,7 @@ VALUES = {
     "dataset_factory.options": {"check_finite": True},
     "dataset_factory.target": "gap",
     "dataset_factory.references": "fitted",
+    "dataset_factory.unit": "Ha",
     "dataset_factory.per_atom": True,
     "dataset_factory.seed": 3,
     "bench.synthetic_data": True,

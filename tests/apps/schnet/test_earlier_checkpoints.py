@@ -33,6 +33,8 @@ def _one_thread():
 def write_as_before(store):
     """Put what is saved into the layout that earlier versions wrote."""
     tensors, facts = store.load()
+    del facts["best"]
+    tensors = {name: t for name, t in tensors.items() if not name.startswith("best/")}
     facts["sums"]["molecules"] = facts["sums"].pop("samples")
     for record in facts["epochs"]:
         record["molecules"] = record.pop("samples")

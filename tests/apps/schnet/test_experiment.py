@@ -14,7 +14,6 @@ from torchkiln.apps.schnet._experiment import (
     run_name,
 )
 from torchkiln.apps.schnet._program_options import training_options
-from torchkiln.apps.schnet._target_form import target_form
 from torchkiln.core import Backend, Options, OptionsError, Precision, default_cache_dir
 
 
@@ -63,7 +62,8 @@ CHANGES = [
     ("--cutoff 2.5", lambda job: job.dataset.cutoff_angstrom, 2.5),
     ("--k 1", lambda job: job.dataset.k, 1),
     ("--target gap", lambda job: job.dataset.target, "gap"),
-    ("--references fitted", lambda job: job.dataset.transform.references == ATOMS, False),
+    ("--unit Ha", lambda job: job.dataset.unit, "Ha"),
+    ("--references atoms", lambda job: sorted(job.dataset.transform.references), [1, 6, 7, 8, 9]),
     ("--use_qm9_energy false", lambda job: job.dataset.transform.references, {}),
     ("--use_qm9_energy false", lambda job: job.dataset.transform.per_atom, False),
     ("--per_atom false", lambda job: job.dataset.transform.per_atom, False),
@@ -94,12 +94,10 @@ CHANGES = [
     ("--resume", lambda job: job.checkpoint is not None and job.checkpoint.resume, True),
 ]
 HALF = (Precision.FLOAT16, Precision.BFLOAT16)
-ATOMS = {}
 
 
 @pytest.mark.parametrize(("flags", "look", "expected"), CHANGES, ids=[c[0] for c in CHANGES])
 def test_a_flag_changes_what_is_trained(flags, look, expected, job_of):
-    ATOMS.update(job_of().dataset.transform.references)
     assert look(job_of()) != expected
     assert look(job_of(*flags.split())) == expected
 
@@ -172,25 +170,6 @@ def test_workers_make_the_training_batches(flags, root, monkeypatch):
     assert asked == [2, 0, 0]  # evaluation is short: it has none
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ("", ("atoms", True, "mean")),
-        ("--target u0", ("atoms", True, "mean")),
-        ("--target U0_atom", ("none", True, "mean")),
-        ("--target gap", ("none", False, "add")),
-        ("--target gap --references fitted --readout mean", ("fitted", False, "mean")),
-        ("--use_qm9_energy false", ("none", False, "add")),
-        ("--use_qm9_energy false --per_atom true", ("none", True, "mean")),
-        ("--factory water", ("fitted", False, "add")),
-        ("--factory water --references none", ("none", False, "add")),
-    ],
-)
-def test_the_form_of_the_target_follows_from_dataset_and_flags(flags, expected):
-    form = target_form(read_settings(flags.split()))
-    assert (form.references, form.per_atom, form.readout) == expected
-
-
 def test_water_is_asked_for_by_subset(monkeypatch):
     import torchkiln.datasets.water
 
@@ -252,7 +231,7 @@ def test_monitors_get_what_the_flags_say(root, tmp_path, monkeypatch):
         _experiment.run_experiment(settings)
     assert asked["directory"] == tmp_path / "r"
     assert (asked["use_wandb"], asked["use_tensorboard"]) == (True, True)
-    assert (asked["project"], asked["run_name"], asked["unit"]) == ("p", "r", "eV")
+    assert (asked["project"], asked["run_name"], asked["unit"]) == ("p", "r", "")
     assert asked["settings"]["bench"]["use_wandb"] is True
 
 
@@ -264,3 +243,27 @@ def test_settings_in_the_result_can_be_a_config_file(job_of, tmp_path):
     assert again.dataset_factory.options is None or isinstance(
         again.dataset_factory.options, Options
     )
+
+
+def test_a_run_on_own_molecules_is_named_after_their_file(root):
+    settings = read_settings(["--root", str(root), "--target", "dipole moment"])
+    assert run_name(settings).startswith("molecules-dipole_moment-packed-2")
+
+
+def test_labels_that_are_not_learnt_are_named(tmp_path, capsys):
+    frame = 'Properties=species:S:1:pos:R:3:forces:R:3 energy={} dipole="1 2 3" charge=0'
+    atoms = "O 0 0 0 0 0 0\nH 0 0.8 0.6 0 0 0\nH 0 -0.8 0.6 0 0 0"
+    frames = [f"3\n{frame.format(-76.0 - i)}\n{atoms}" for i in range(12)]
+    path = tmp_path / "my.extxyz"
+    path.write_text("\n".join(frames) + "\n")
+    dataset = load_dataset(read_settings(["--root", str(path), "--target", "energy"]))
+    _experiment._mention_unused_labels(dataset)
+    said = capsys.readouterr().err
+    assert "energy is learnt; not used are these labels of the file: charge, dipole, forces" in said
+
+
+@pytest.mark.parametrize(("factory", "unit"), [("water", "kcal/mol"), ("qm9", "eV")])
+def test_a_unit_that_cannot_be_right_is_refused(factory, unit):
+    flags = ["--factory", factory, "--unit", "Ha", "--limit", "20"]
+    with pytest.raises(OptionsError, match=rf"Ha.*{unit}.*leave"):
+        load_dataset(read_settings(flags))

@@ -54,7 +54,11 @@ def test_training_molecules_are_standardised_and_no_others_looked_at(real):
     changed[1::2] = 1e6
     assert (
         TargetTransform.fit(
-            real.with_targets({"U0": changed}), "U0", train, references="fitted", standardize=True
+            real.with_targets({"U0": changed}, {"U0": "eV"}),
+            "U0",
+            train,
+            references="fitted",
+            standardize=True,
         )
         == transform
     )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchkiln.apps.schnet._advice import make_advice
 from torchkiln.apps.schnet._batches import LoaderTiming, time_dataloader
 from torchkiln.apps.schnet._job import TrainingJob, make_checkpoint_plan
 from torchkiln.apps.schnet._loaders import batch_spec, make_loader
@@ -18,7 +21,7 @@ from torchkiln.apps.schnet._optimizer import make_adam
 from torchkiln.apps.schnet._program_options import training_options
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.apps.schnet._startup import StartupClock
-from torchkiln.apps.schnet._target_form import target_form
+from torchkiln.apps.schnet._target_form import asked_form, choose_readout
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import Options, OptionsError
 from torchkiln.datasets import MoleculeSet, load_qm9
@@ -34,6 +37,7 @@ from torchkiln.report import (
     print_summary,
     publish,
 )
+from torchkiln.report._rows import status_text
 from torchkiln.training._checkpoint_plan import CheckpointPlan
 from torchkiln.training._evaluation import inference_options
 from torchkiln.training._machine import describe_machine
@@ -59,6 +63,7 @@ def run_experiment(settings: Settings, clock: StartupClock | None = None) -> Run
     clock.lap("dataset")
     options = training_options(settings)
     say(f"{dataset.name}: {_count(dataset)}")
+    _mention_unused_labels(dataset)
     job = make_job(settings, dataset, options, checkpoint, clock)
     if settings.verbose:
         say(f"{job.train_loader}\n{job.train_loader.plan}\n{options}")
@@ -80,10 +85,15 @@ def run_experiment(settings: Settings, clock: StartupClock | None = None) -> Run
     try:
         result = train(job, MonitorGroup([startup, *monitor.monitors]))
         result.machine["startup_seconds"] = startup.seconds
+        if result.is_beaten:
+            advice = make_advice(settings, dataset, num_updates=len(result.steps))
+            result = dataclasses.replace(result, advice=advice)
         monitor.result(result)
     finally:
         monitor.close()
     page = publish(result, directory, show=print_record if settings.json else print_summary)
+    if result.is_beaten:
+        say(f"this model is {status_text(result).removeprefix('finished, but ')}. {result.advice}")
     say(f"report: {page}")
     return result
 
@@ -117,7 +127,7 @@ def measure_loading(settings: Settings) -> list[LoaderTiming]:
 
 def load_dataset(settings: Settings) -> MoleculeSet:
     """Return the molecules with their graphs, splits and transformed target."""
-    wanted, form = settings.dataset_factory, target_form(settings)
+    wanted, form = settings.dataset_factory, asked_form(settings)
     common: dict[str, Any] = {
         "root": wanted.root,
         "target": settings.target,
@@ -128,6 +138,7 @@ def load_dataset(settings: Settings) -> MoleculeSet:
         "references": form.references,
         "per_atom": form.per_atom,
         "standardize": wanted.use_standardized_energy,
+        "unit": wanted.unit,
         "limit": settings.limit,
         "progress": sys.stderr.isatty(),
     }
@@ -150,7 +161,7 @@ def make_job(
     bench, wanted = settings.bench, settings.dataset_factory
     spec = batch_spec(dataset, wanted)
     clock.lap("plan")
-    arguments = model_arguments(settings)
+    arguments = model_arguments(settings, dataset)
     torch.manual_seed(bench.seed)
     regression = MoleculeRegression(SchNet(**arguments), loss=bench.loss)
     if options.device is not None:
@@ -192,7 +203,7 @@ def make_job(
     return job
 
 
-def model_arguments(settings: Settings) -> dict[str, Any]:
+def model_arguments(settings: Settings, dataset: MoleculeSet) -> dict[str, Any]:
     """Return the keyword arguments of `SchNet`, in JSON types."""
     model = settings.model
     # Plain eager PyTorch is what others run: it evaluates the filter network for every pair.
@@ -203,7 +214,7 @@ def model_arguments(settings: Settings) -> dict[str, Any]:
         "num_interactions": model.num_interactions,
         "num_gaussians": model.num_gaussians,
         "cutoff": settings.dataset_factory.cutoff,
-        "readout": target_form(settings).readout,
+        "readout": choose_readout(settings, dataset),
         "filter": auto if model.filter == "auto" else model.filter,
     }
 
@@ -224,10 +235,21 @@ def run_name(settings: Settings) -> str:
     """Return the name that was given, or one made of dataset, target, batches and the time."""
     if settings.run_name is not None:
         return settings.run_name
-    form = "packed" if settings.dataset_factory.use_packing else "padded"
+    wanted = settings.dataset_factory
+    data = (
+        settings.bench.factory
+        if wanted.root is None
+        else _in_file_names(wanted.root.resolve().stem)
+    )
+    form = "packed" if wanted.use_packing else "padded"
     loop = ["eager"] if settings.bench.is_plain_eager else []
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return "-".join([settings.bench.factory, settings.target, form, *loop, now])
+    return "-".join([data, _in_file_names(settings.target), form, *loop, now])
+
+
+def _in_file_names(name: str) -> str:
+    """Return a name without what shells and file systems stumble over."""
+    return re.sub(r"[^\w.+]+", "_", name)[:60] or "molecules"
 
 
 def say(text: str) -> None:
@@ -305,6 +327,16 @@ def _scheduler(
     if decay == 1.0:
         return None
     return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=decay)
+
+
+def _mention_unused_labels(dataset: MoleculeSet) -> None:
+    """Say what a user's file has besides the target: nobody should think that it was learnt."""
+    molecules = dataset.molecules
+    labels = [name for name in molecules.targets if name != dataset.target]
+    if molecules.units or not (labels or molecules.unread):
+        return  # everybody knows what QM9 has
+    names = ", ".join([*labels, *molecules.unread])
+    say(f"{dataset.target} is learnt; not used are these labels of the file: {names}")
 
 
 def _count(dataset: MoleculeSet) -> str:

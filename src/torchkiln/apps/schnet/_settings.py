@@ -24,7 +24,8 @@ class DatasetSettings:
     """Molecules, interaction graphs and batches.
 
     Args:
-        root: Folder with your own files of the dataset; default: what is installed or generated.
+        root: Your own molecules: a file (.xyz, .extxyz, .sdf) or a folder of them; or your own copy
+            of the dataset. Default: what is installed or generated.
         splits: Training, validation and test: shares such as 80/10/10, numbers of molecules such
             as [100000, 10000, 5000], or "schnet" (110,000 and 10,000, the rest for the test).
         batch_size: Packs (or, padded, molecules) in one mini-batch.
@@ -35,16 +36,20 @@ class DatasetSettings:
         max_num_atoms: Atoms of a pack (or room of a padded molecule); null: those of the largest
             molecule. A packed batch is filled as one, which leaves fewer holes than separate packs.
         use_qm9_energy: Train on the energy of formation per atom: subtract the energies of the free
-            atoms, divide by the number of atoms. For the energies of QM9; others stay as they are.
+            atoms, divide by the number of atoms. False leaves energies as they are. This setting is
+            about the energies of QM9 (U0, U, H, G and their _atom forms) and about nothing else.
         use_standardized_energy: Scale the target to mean 0 and deviation 1 of the training split.
             Errors are reported in physical units all the same.
         options: Further options of the compiled program (torchkiln.Options), as JSON or YAML or the
             path of such a file.
-        target: The property to learn; for QM9 one of its 19 (U0, gap, mu, ...), for water energy.
+        target: The property to learn; for QM9 one of its 19 (U0, gap, mu, ...), for water energy,
+            for your own molecules a name that stands in their file.
         references: Energy to subtract for each atom: none, atoms (free atoms, from QM9's tables) or
-            fitted (linear regression on the training split); null: what use_qm9_energy says, and
-            fitted for water.
-        per_atom: Divide the target by the number of atoms; null: what use_qm9_energy says.
+            fitted (linear regression on the training split); null: what suits the target. Energies
+            of QM9 have atoms, other targets that grow with the molecule fitted, the rest none.
+        per_atom: Divide the target by the number of atoms; null: if it grows with the molecule.
+        unit: Unit of the target of your own molecules, such as eV, Ha or kcal/mol, for the report.
+            Numbers are not converted.
         seed: Of the splits.
     """
 
@@ -61,6 +66,7 @@ class DatasetSettings:
     target: str | None = None
     references: Literal["none", "atoms", "fitted"] | None = None
     per_atom: bool | None = None
+    unit: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -81,8 +87,8 @@ class ModelSettings:
         num_filters: Channels of the filters; null: as many as features.
         num_interactions: Interaction blocks, one after the other.
         num_gaussians: Basis functions over distances up to the cutoff.
-        readout: How atoms make up a molecule: add, mean, or auto (mean for targets per atom, else
-            add).
+        readout: How atoms make up a molecule: add, mean, or auto. Auto takes the sum for totals and
+            the mean for targets per atom and for those that do not grow with the molecule.
         filter: How filters are computed: exact runs the filter network for every pair of atoms;
             table runs it on a grid of distances and lays splines through it, which is several times
             as fast; auto takes the table where a mini-batch has at least four times as many pairs
@@ -190,7 +196,8 @@ class Settings:
         project: Project of the run in Weights and Biases.
         run_name: Name of the run there, and of its folder below output_dir; default: made of the
             settings and the time.
-        validation: Validate after each epoch, and test at the end.
+        validation: Validate after each epoch, keep the weights with the smallest validation error,
+            and test those at the end. False keeps the last weights.
         num_workers: Processes that make batches ahead; wins over bench.num_workers.
         checkpoint: Save the training under model_name, so that it can be resumed.
         checkpoint_epochs: Save every so many epochs; always at the end and on Ctrl-C.

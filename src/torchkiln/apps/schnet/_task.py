@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from torchkiln.apps.schnet._job import TrainingJob
 from torchkiln.apps.schnet._profile import profile_call
 from torchkiln.apps.schnet._steps import EagerStep
 from torchkiln.report import ValidationResult
+from torchkiln.training._best import BestWeights
 from torchkiln.training._steps import ProgramStep, TrainingStep
 from torchkiln.training._task import Place, StepOutcome, Validation, first_not_finite
 
@@ -29,11 +31,19 @@ class MoleculeTask:
     Args:
         job: What is trained.
         evaluated: The regression that is judged: that of the job, or its average.
+        best: Its weights with the smallest validation error; None: nothing is validated.
         tell: Shows a line to the person.
     """
 
-    def __init__(self, job: TrainingJob, evaluated: nn.Module, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        job: TrainingJob,
+        evaluated: nn.Module,
+        best: BestWeights | None,
+        tell: Callable[[str], None],
+    ) -> None:
         self._job = job
+        self._best = best
         self._tell = tell
         make_step = EagerStep if job.eager else ProgramStep
         self._step: TrainingStep = make_step(job.regression.train(), job.options, job.optimizer)
@@ -89,12 +99,18 @@ class MoleculeTask:
         if loader is None:
             return Validation(warning=self.tables.look())
         evaluation = self._evaluator.evaluate(loader, check=check)
-        self.validation = evaluation.result
+        if self._best is None or self._best.is_improved_by(evaluation.result.mae):
+            self.validation = evaluation.result
         return Validation(
             mae=evaluation.result.mae, loss=evaluation.loss, warning=self.tables.look()
         )
 
     def finish(self, check: Callable[[], None]) -> str | None:
+        with contextlib.nullcontext() if self._best is None else self._best.in_use():
+            return self._judge(check)
+
+    def _judge(self, check: Callable[[], None]) -> str | None:
+        """Predict what was not predicted yet; return what is wrong with that."""
         job = self._job
         if job.validation_loader is not None and self.validation is None:
             self.validation = self._evaluator.evaluate(job.validation_loader, check=check).result

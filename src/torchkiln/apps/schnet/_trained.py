@@ -37,7 +37,8 @@ class TrainedModel:
     """A network with everything that its numbers mean.
 
     Attributes:
-        model: With the averaged weights, if the run kept an average.
+        model: With the weights that had the smallest validation error; without validation, with
+            the averaged or the last ones.
         transform: From what it computes to physical values of the target.
         facts: What the checkpoint says: model, dataset, settings.
     """
@@ -187,7 +188,8 @@ def load_trained(directory: str | os.PathLike[str]) -> TrainedModel:
             "with --checkpoint_dir"
         )
     tensors, facts = store.load()
-    weights = _below("average", tensors) or _below("model", tensors)
+    parts = (_below(part, tensors) for part in ("best", "average", "model"))
+    weights: dict[str, Tensor] = next(filter(None, parts), {})
     try:
         _require_size(facts["model"], weights)
         model = SchNet(**facts["model"])

@@ -16,6 +16,7 @@ from torchkiln.datasets import MoleculeSet
 from torchkiln.report import QuietMonitor, RunMonitor, RunResult
 from torchkiln.training._averaging import WeightAverage
 from torchkiln.training._batches import EpochBatches, ResumableBatches
+from torchkiln.training._best import BestWeights
 from torchkiln.training._history import History
 from torchkiln.training._identity import identify_optimizer, identify_options, to_kept
 from torchkiln.training._loop import Outcome, TrainingLoop
@@ -47,13 +48,13 @@ def train(job: TrainingJob, monitor: RunMonitor | None = None) -> RunResult:
             saver = make_saver(job, state)
             history = stack.enter_context(saver.opened())
         evaluated = job.regression if state.average is None else state.average.module
-        task = MoleculeTask(job, evaluated, monitor.message)
+        task = MoleculeTask(job, evaluated, state.best, monitor.message)
         words = WORDS if saver is None else saver.words
         loop = TrainingLoop(task, state, saver, history, monitor, words)
         outcome = loop.run(job.num_epochs)
         if outcome.note:
             monitor.message(outcome.note)
-        return _result(job, task, outcome, packing)
+        return _result(job, task, state, outcome, packing)
 
 
 def make_state(job: TrainingJob) -> RunState:
@@ -64,16 +65,19 @@ def make_state(job: TrainingJob) -> RunState:
         average = WeightAverage(job.regression, job.ema_decay, updates_per_call=updates)
     make_batches = SyntheticBatches if job.synthetic_data else ResumableBatches
     batches: EpochBatches = make_batches(job.train_loader)
+    averaged = None if average is None else _network(average.module)
+    network = _network(job.regression)
     return RunState(
         module=job.regression,
-        network=_network(job.regression),
+        network=network,
         optimizer=job.optimizer,
         batches=batches,
         schedule=None
         if job.scheduler is None
         else TorchSchedule(job.scheduler, job.scheduler_interval),
         average=average,
-        averaged=None if average is None else _network(average.module),
+        averaged=averaged,
+        best=None if job.validation_loader is None else BestWeights(averaged or network),
     )
 
 
@@ -143,7 +147,11 @@ def _network(regression: nn.Module) -> nn.Module:
 
 
 def _result(
-    job: TrainingJob, task: MoleculeTask, outcome: Outcome, packing: dict[str, float]
+    job: TrainingJob,
+    task: MoleculeTask,
+    state: RunState,
+    outcome: Outcome,
+    packing: dict[str, float],
 ) -> RunResult:
     facts = describe_dataset(job.dataset)
     tables = {} if task.tables.error is None else {"table_error": task.tables.error}
@@ -163,6 +171,7 @@ def _result(
         steps=outcome.history.steps(),
         validation=task.validation,
         test=task.test,
+        best_epoch=None if state.best is None else state.best.epoch,
         note=outcome.note,
         counted="molecules",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class MoleculeBuilder:
         self._pos = array("d")
         self._names: list[str] = []
         self._columns: dict[str, dict[int, float]] = {}
-        self._texts: set[str] = set()
+        self._texts: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -53,8 +53,12 @@ class MoleculeBuilder:
             try:
                 self._columns.setdefault(key, {})[index] = to_number(text)
             except ValueError:
-                self._texts.add(key)
+                self._texts[key] = None
                 self._columns.pop(key, None)
+
+    def pass_over(self, labels: Iterable[str]) -> None:
+        """Remember labels that the file has and that are no single numbers, such as forces."""
+        self._texts.update(dict.fromkeys(labels))
 
     def finish(self, source: str) -> Molecules:
         """Return everything; values that a molecule lacks are NaN."""
@@ -70,4 +74,5 @@ class MoleculeBuilder:
             names=self._names if any(self._names) else None,
             targets=targets,
             source=source,
+            unread=tuple(self._texts),
         )

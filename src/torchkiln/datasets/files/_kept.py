@@ -15,7 +15,7 @@ from torchkiln.datasets._array_cache import Arrays, cached_arrays
 from torchkiln.datasets.molecules._molecules import Molecules
 
 # Raised whenever files are read otherwise than before.
-_FORMAT = 1
+_FORMAT = 2
 # Smaller files are read about as fast as what is kept of them.
 _WORTH_BYTES = 20_000_000
 _NAMES = ("offsets", "z", "pos", "targets", "texts")
@@ -43,12 +43,19 @@ def _to_arrays(molecules: Molecules) -> Arrays:
         "z": molecules.z,
         "pos": molecules.pos,
         "targets": np.array(list(molecules.targets.values())).reshape(-1, len(molecules)),
-        "texts": _to_bytes([molecules.source, molecules.names, list(molecules.targets)]),
+        "texts": _to_bytes(
+            [
+                *(molecules.source, molecules.names, list(molecules.targets)),
+                *(dict(molecules.units), molecules.unread),
+            ]
+        ),
     }
 
 
 def _to_molecules(arrays: Arrays) -> Molecules:
-    source, names, targets = parse_json(arrays["texts"].tobytes(), "texts of kept molecules")
+    source, names, targets, units, unread = parse_json(
+        arrays["texts"].tobytes(), "texts of kept molecules"
+    )
     return Molecules(
         offsets=arrays["offsets"],
         z=arrays["z"],
@@ -56,6 +63,8 @@ def _to_molecules(arrays: Arrays) -> Molecules:
         names=names,
         targets=dict(zip(targets, arrays["targets"], strict=True)),
         source=source,
+        units=units,
+        unread=tuple(unread),
     )
 
 

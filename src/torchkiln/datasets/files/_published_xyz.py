@@ -16,6 +16,7 @@ from torchkiln.datasets.molecules._molecules import Molecules, to_offsets
 from torchkiln.datasets.molecules._published_targets import (
     ATOM_ENERGIES_HARTREE,
     NUM_PROPERTIES,
+    QM9_UNITS,
     published_targets,
     qm9_targets,
 )
@@ -67,6 +68,7 @@ def read_published_xyz(paths: Sequence[Path], *, source: str, progress: bool) ->
         names=[f"{_TAG}_{index}" for index in indices],
         targets=qm9_targets(published_targets(np.array(properties), elements, offsets)),
         source=source,
+        units=QM9_UNITS,
     )
 
 

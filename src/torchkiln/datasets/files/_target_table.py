@@ -6,7 +6,7 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from torchkiln.core import StoreError
 from torchkiln.datasets.molecules._molecules import Molecules
 from torchkiln.datasets.molecules._published_targets import (
     QM9_TARGETS,
+    QM9_UNITS,
     TARGET_COLUMNS,
     in_pyg_units,
     published_name,
@@ -24,11 +25,19 @@ from torchkiln.datasets.molecules._published_targets import (
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """Numbers by column; `names` are those of the rows, from the first column without numbers."""
+    """Numbers by column.
+
+    Args:
+        path: Of the file.
+        names: Of the rows, from the first column without numbers.
+        columns: By name.
+        units: Of the columns whose unit is certain, which are those of QM9's own table.
+    """
 
     path: Path
     names: list[str] | None
     columns: Mapping[str, NDArray[np.float64]]
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -81,11 +90,13 @@ def read_target_table(path: Path) -> TargetTable:
         raise StoreError(f"{path}, line 1: two columns are called {twice[0]!r}; rename one of them")
     columns = {header[i].strip(): _column(path, header[i], i, numbered) for i in numeric}
     names = [row[texts[0]].strip() for row in body] if texts else None
+    units: Mapping[str, str] = {}
     if set(TARGET_COLUMNS) <= columns.keys():
+        units = QM9_UNITS
         columns = {
             target: in_pyg_units(target, columns[published_name(target)]) for target in QM9_TARGETS
         }
-    return TargetTable(path, names, columns)
+    return TargetTable(path, names, columns, units)
 
 
 def with_table(molecules: Molecules, table: TargetTable) -> Molecules:
@@ -103,7 +114,8 @@ def with_table(molecules: Molecules, table: TargetTable) -> Molecules:
         if not missing:
             _require_one_row_each(names, table)
             rows = [row_of[name] for name in names]
-            return molecules.with_targets({key: c[rows] for key, c in table.columns.items()})
+            chosen = {key: column[rows] for key, column in table.columns.items()}
+            return molecules.with_targets(chosen, table.units)
         if len(missing) < len(molecules) or len(table) != len(molecules):
             raise StoreError(
                 f"{table.path} has no row for the molecule {missing[0]!r} of {molecules.source} "
@@ -114,7 +126,7 @@ def with_table(molecules: Molecules, table: TargetTable) -> Molecules:
             f"{table.path} has {len(table)} rows for {len(molecules)} molecules of "
             f"{molecules.source}; give each molecule a row, or both of them names"
         )
-    return molecules.with_targets(table.columns)
+    return molecules.with_targets(table.columns, table.units)
 
 
 def _require_one_row_each(names: list[str], table: TargetTable) -> None:

@@ -26,10 +26,17 @@ _NO_PROPERTIES = frozenset({"properties", "lattice", "pbc", "name"})
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """In which columns of an atom's line its element and its coordinates stand."""
+    """In which columns of an atom's line its element and its coordinates stand.
+
+    Args:
+        element: First column of the element.
+        position: First column of the coordinates.
+        others: Names of the columns that are not read, such as forces.
+    """
 
     element: int = 0
     position: int = 1
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ def read_xyz(lines: TextLines, builder: MoleculeBuilder) -> None:
         numbers, coordinates = _read_atoms(lines, count, comment.layout)
         require_extent(lines, coordinates, begin)
         builder.add(numbers, coordinates, name=comment.name, values=comment.values)
+        builder.pass_over(comment.layout.others)
         num_periodic += comment.periodic
     if num_periodic:
         warn_user(
@@ -148,7 +156,8 @@ def _read_properties(lines: TextLines, text: str) -> _Layout:
     if element is None or position is None:
         missing = "species (or Z)" if element is None else "pos"
         raise lines.error(f"Properties={shorten(text)} has no column {missing}")
-    return _Layout(element, position)
+    read = (element, position)
+    return _Layout(*read, tuple(name for name, first in columns.items() if first not in read))
 
 
 def _read_atoms(lines: TextLines, count: int, layout: _Layout) -> tuple[list[int], list[float]]:

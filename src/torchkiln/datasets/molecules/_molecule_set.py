@@ -18,6 +18,12 @@ from torchkiln.datasets.molecules._splits import (
     restrict,
     split_indices,
 )
+from torchkiln.datasets.molecules._target_kinds import (
+    Kind,
+    find_kind,
+    has_atom_references,
+    is_formation_energy,
+)
 from torchkiln.datasets.molecules._targets import TargetTransform, resolve_target
 
 if TYPE_CHECKING:
@@ -39,6 +45,8 @@ class MoleculeSet:
         transform: From physical values of the target to `y` and back.
         k: Neighbours that an atom hears at most; None: no limit.
         cutoff_angstrom: How far away they may be.
+        kind: Whether the target grows with the size of the molecule ("extensive") or not
+            ("intensive"): which readout of a network suits it.
     """
 
     name: str
@@ -48,6 +56,7 @@ class MoleculeSet:
     transform: TargetTransform
     k: int | None
     cutoff_angstrom: float
+    kind: Kind = "extensive"
 
     def __len__(self) -> int:
         return len(self.molecules)
@@ -111,7 +120,7 @@ def make_molecule_set(
     splits: Splits = "80/10/10",
     seed: int = 0,
     references: str = "none",
-    per_atom: bool = False,
+    per_atom: bool | None = False,
     standardize: bool = False,
     unit: str | None = None,
     limit: int | None = None,
@@ -127,10 +136,12 @@ def make_molecule_set(
         cutoff_angstrom: How far away they may be.
         splits: See `split_indices`.
         seed: Of the split, and of the choice of molecules if there is a limit.
-        references: What is subtracted by element; see `TargetTransform.fit`.
-        per_atom: Divide the target by the number of atoms.
+        references: What is subtracted by element; see `TargetTransform.fit`. "auto" follows the
+            kind of the target: energies of free atoms where QM9 publishes them, else "fitted" for a
+            target that grows with the molecule, and "none" for one that does not.
+        per_atom: Divide the target by the number of atoms; None: if it grows with the molecule.
         standardize: Bring mean 0 and standard deviation 1 about, over the training molecules.
-        unit: Of the target; default: that of QM9's target of this name.
+        unit: Of the target; default: what `molecules` know about it.
         limit: Take only so many molecules, at random by `seed`, before they are split. Splits from
             a file keep to what they say about those molecules.
         progress: Draw progress bars.
@@ -149,18 +160,29 @@ def make_molecule_set(
     else:
         indices = split_indices(len(some), splits, seed=seed)
     _check_values(some, chosen_target)
+    _check_unit(some, chosen_target, unit)
+    kind = find_kind(some, chosen_target, indices["train"])
+    if references == "auto":
+        references = _suitable_references(some, chosen_target, kind)
     transform = TargetTransform.fit(
         some,
         chosen_target,
         indices["train"],
         references=references,
-        per_atom=per_atom,
+        per_atom=kind == "extensive" if per_atom is None else per_atom,
         standardize=standardize,
         unit=unit,
     )
     y = transform.apply(some.targets[chosen_target], some.z, some.offsets)
     store = molecule_store(some, k=k, cutoff_angstrom=cutoff_angstrom, y=y, progress=progress)
-    return MoleculeSet(name, some, store, indices, transform, k, float(cutoff_angstrom))
+    return MoleculeSet(name, some, store, indices, transform, k, float(cutoff_angstrom), kind)
+
+
+def _suitable_references(molecules: Molecules, target: str, kind: Kind) -> str:
+    if has_atom_references(molecules, target):
+        return "atoms"
+    is_free = kind == "intensive" or is_formation_energy(molecules, target)
+    return "none" if is_free else "fitted"
 
 
 def molecule_store(
@@ -199,6 +221,15 @@ def molecule_store(
             "index": np.arange(len(molecules))[:, None],
         },
     )
+
+
+def _check_unit(molecules: Molecules, target: str, unit: str | None) -> None:
+    known = molecules.units.get(target)
+    if unit is not None and known not in (None, unit):
+        raise OptionsError(
+            f"unit is {unit!r}, but {target!r} of {molecules.source or 'these molecules'} is in "
+            f"{known}; leave the unit out, nothing is converted"
+        )
 
 
 def _check_values(molecules: Molecules, target: str) -> None:

@@ -28,6 +28,10 @@ class Molecules:
         names: A name for each molecule, or None.
         targets: Properties by name, in physical units, float64 [num_molecules] each; may be empty.
         source: Where the molecules came from, for people to read.
+        units: Of those targets whose unit is certain, by name. The files that people have do not
+            say in which unit they are.
+        unread: Names of labels that the files have and `targets` has not, such as forces: labels
+            that are not one number for each molecule.
     """
 
     offsets: NDArray[np.int64]
@@ -36,6 +40,8 @@ class Molecules:
     names: list[str] | None = None
     targets: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     source: str = ""
+    units: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         convert: dict[str, Any] = {
@@ -139,9 +145,19 @@ class Molecules:
             targets={name: values[chosen] for name, values in self.targets.items()},
         )
 
-    def with_targets(self, targets: Mapping[str, Any]) -> Molecules:
-        """Return the same molecules with these targets besides their own, which they replace."""
-        return dataclasses.replace(self, targets={**self.targets, **targets})
+    def with_targets(
+        self, targets: Mapping[str, Any], units: Mapping[str, str] | None = None
+    ) -> Molecules:
+        """Return the same molecules with these targets besides their own, which they replace.
+
+        Args:
+            targets: By name.
+            units: Of those whose unit is certain; the old unit of a replaced target does not count.
+        """
+        kept = {name: unit for name, unit in self.units.items() if name not in targets}
+        return dataclasses.replace(
+            self, targets={**self.targets, **targets}, units={**kept, **(units or {})}
+        )
 
     def __repr__(self) -> str:
         source = f" from {self.source}" if self.source else ""
@@ -166,7 +182,22 @@ def join_molecules(parts: Sequence[Molecules], *, source: str) -> Molecules:
             for key in keys
         },
         source=source,
+        units=_common_units(parts),
+        unread=tuple(dict.fromkeys(label for part in parts for label in part.unread)),
     )
+
+
+def _common_units(parts: Sequence[Molecules]) -> dict[str, str]:
+    """Return the units that are the same in every part that has the target."""
+    found: dict[str, set[str]] = {}
+    for part in parts:
+        for name in part.targets:
+            found.setdefault(name, set()).add(part.units.get(name, ""))
+    return {
+        name: next(iter(units))
+        for name, units in found.items()
+        if len(units) == 1 and units != {""}
+    }
 
 
 def _names_by_source(part: Molecules) -> list[str]:

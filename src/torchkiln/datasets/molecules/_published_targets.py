@@ -46,6 +46,7 @@ QM9_TARGETS: dict[str, tuple[int, str]] = {
         ]
     )
 }
+QM9_UNITS = {name: unit for name, (_, unit) in QM9_TARGETS.items()}
 # As the published table names what PyG names otherwise.
 _PUBLISHED = {"U": "u298", "H": "h298", "G": "g298"} | {
     "U_atom": "u298_atom",

@@ -10,16 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchkiln.core import OptionsError, StoreError, to_choice
+from torchkiln.datasets.molecules._element_counts import NUM_ELEMENTS, count_elements
 from torchkiln.datasets.molecules._molecules import Molecules
 from torchkiln.datasets.molecules._published_targets import (
     ATOM_REFERENCES_EV,
-    QM9_TARGETS,
     find_target,
 )
 
 Values = NDArray[np.float64]
 _REFERENCES = ("none", "atoms", "fitted")
-_NUM_ELEMENTS = 119
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class TargetTransform:
                 the target best, by least squares. An element that no training molecule has gets 0.
             per_atom: Divide by the number of atoms.
             standardize: Bring mean 0 and standard deviation 1 about.
-            unit: Of the physical values; default: that of QM9's target of this name.
+            unit: Of the physical values; default: what `molecules` know about it.
 
         Raises:
             OptionsError: if the target is unknown, or has no energies of atoms.
@@ -82,7 +81,7 @@ class TargetTransform:
         name = resolve_target(molecules, target)
         references = to_choice(_REFERENCES, references, "references")
         if unit is None:
-            unit = QM9_TARGETS[name][1] if name in QM9_TARGETS else ""
+            unit = molecules.units.get(name, "")
         chosen: Mapping[int, float] = {}
         if references == "atoms":
             chosen = _atom_references(name)
@@ -121,7 +120,7 @@ class TargetTransform:
     def _of_atoms(self, z: Any, offsets: Any) -> Values:
         if not self.references or not len(offsets) - 1:
             return np.zeros(len(offsets) - 1)
-        table = np.full(_NUM_ELEMENTS, np.nan)
+        table = np.full(NUM_ELEMENTS, np.nan)
         table[list(self.references)] = list(self.references.values())
         energies = table[np.asarray(z)]
         if np.isnan(energies).any():
@@ -206,7 +205,8 @@ def element_baseline(molecules: Molecules, target: str, train: Any, evaluate: An
     name = resolve_target(molecules, target)
     parts = [molecules.take(indices) for indices in (train, evaluate)]
     counts = [
-        np.column_stack([_counts(part, molecules.elements), np.ones(len(part))]) for part in parts
+        np.column_stack([count_elements(part, molecules.elements), np.ones(len(part))])
+        for part in parts
     ]
     values = [part.targets[name] for part in parts]
     coefficients = np.linalg.lstsq(counts[0], values[0], rcond=None)[0]
@@ -225,17 +225,7 @@ def _atom_references(target: str) -> Mapping[int, float]:
 def _fitted_references(molecules: Molecules, target: str, train: Any) -> Mapping[int, float]:
     part = molecules.take(train)
     elements = molecules.elements
-    counts = _counts(part, elements)
+    counts = count_elements(part, elements)
     # Of all solutions the shortest: elements that do not occur in training get 0.
     energies = np.linalg.lstsq(counts, part.targets[target], rcond=None)[0]
     return dict(zip(elements, energies.tolist(), strict=True))
-
-
-def _counts(molecules: Molecules, elements: list[int]) -> Values:
-    """Return how many atoms of each element every molecule has, [num_molecules, num_elements]."""
-    column_of = np.zeros(_NUM_ELEMENTS, dtype=np.int64)
-    column_of[elements] = np.arange(len(elements))
-    owner = np.repeat(np.arange(len(molecules)), molecules.num_atoms)
-    cells = owner * len(elements) + column_of[molecules.z]
-    flat = np.bincount(cells, minlength=len(molecules) * len(elements))
-    return flat.reshape(-1, len(elements)).astype(np.float64)

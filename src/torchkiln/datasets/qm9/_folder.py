@@ -16,7 +16,7 @@ from torchkiln.datasets.files._published_xyz import is_published_xyz, read_publi
 from torchkiln.datasets.files._read import MOLECULE_SUFFIXES, read_molecules
 from torchkiln.datasets.files._target_table import read_target_table, table_beside, with_table
 from torchkiln.datasets.molecules._molecules import Molecules, join_molecules
-from torchkiln.datasets.molecules._published_targets import QM9_TARGETS
+from torchkiln.datasets.molecules._published_targets import QM9_TARGETS, QM9_UNITS
 from torchkiln.datasets.qm9._arrays import qm9_arrays
 from torchkiln.datasets.qm9._manifest import require_unchanged
 from torchkiln.datasets.qm9._molecules import to_molecules
@@ -189,6 +189,7 @@ def _read_processed(path: Path) -> Molecules:
             names=None if names is None else list(names),
             targets={target: y[:, column] for target, (column, _) in QM9_TARGETS.items()},
             source=str(path),
+            units=QM9_UNITS,
         )
     except Exception as error:  # a damaged file or one of another kind lets torch raise anything
         # torch's own words would advise to run what is in the file.

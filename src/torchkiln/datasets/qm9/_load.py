@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torchkiln.datasets.molecules._molecule_set import MoleculeSet, make_molecule_set
 from torchkiln.datasets.molecules._molecules import Molecules
+from torchkiln.datasets.molecules._published_targets import QM9_UNITS
 from torchkiln.datasets.molecules._splits import Splits
 from torchkiln.datasets.qm9._arrays import qm9_arrays
 from torchkiln.datasets.qm9._folder import molecules_in
@@ -39,12 +40,15 @@ def load_qm9(
     splits: Splits = "80/10/10",
     seed: int = 0,
     references: str = "none",
-    per_atom: bool = False,
+    per_atom: bool | None = False,
     standardize: bool = False,
+    unit: str | None = None,
     limit: int | None = None,
     progress: bool = True,
 ) -> MoleculeSet:
-    """Return QM9 ready for training: interaction graphs, splits and a transformed target.
+    """Return QM9, or your own molecules, with interaction graphs, splits and a transformed target.
+
+    Your own molecules are named after their file or folder.
 
     Args:
         root: See `qm9_molecules`.
@@ -53,9 +57,11 @@ def load_qm9(
         cutoff_angstrom: How far away they may be.
         splits: "80/10/10", "schnet", shares, counts or a file; see `split_indices`.
         seed: Of the split, and of the choice of molecules if there is a limit.
-        references: "none", "atoms" (formation energies) or "fitted"; see `TargetTransform.fit`.
-        per_atom: Divide the target by the number of atoms.
+        references: "none", "atoms" (formation energies), "fitted" or "auto"; see
+            `make_molecule_set`.
+        per_atom: Divide the target by the number of atoms; None: if it grows with the molecule.
         standardize: Bring mean 0 and standard deviation 1 about, over the training molecules.
+        unit: Of the target, for reports; default: QM9's own, and unknown for your own molecules.
         limit: Take only so many molecules, at random by `seed`.
         progress: Draw progress bars.
 
@@ -63,9 +69,10 @@ def load_qm9(
         OptionsError: if a value makes no sense.
         StoreError: if files are missing or damaged.
     """
+    molecules = qm9_molecules(root, progress=progress)
     return make_molecule_set(
-        qm9_molecules(root, progress=progress),
-        name="QM9",
+        molecules,
+        name="QM9" if root is None else _name_of(molecules, Path(root)),
         target=target,
         k=k,
         cutoff_angstrom=cutoff_angstrom,
@@ -74,6 +81,12 @@ def load_qm9(
         references=references,
         per_atom=per_atom,
         standardize=standardize,
+        unit=unit,
         limit=limit,
         progress=progress,
     )
+
+
+def _name_of(molecules: Molecules, root: Path) -> str:
+    """Return "QM9" for any form of it, and the name of the file or folder for the user's own."""
+    return "QM9" if set(QM9_UNITS) <= set(molecules.units) else root.resolve().name

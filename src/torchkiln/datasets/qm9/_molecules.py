@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchkiln.datasets.molecules._molecules import Molecules
-from torchkiln.datasets.molecules._published_targets import qm9_targets
+from torchkiln.datasets.molecules._published_targets import QM9_UNITS, qm9_targets
 from torchkiln.datasets.qm9._arrays import QM9Arrays
 
 
@@ -16,4 +16,5 @@ def to_molecules(arrays: QM9Arrays, source: str) -> Molecules:
         names=[f"gdb_{index}" for index in arrays.index.tolist()],
         targets=qm9_targets(arrays.targets),
         source=source,
+        units=QM9_UNITS,
     )

@@ -53,4 +53,5 @@ def join_frames(
         names=names,
         targets={"energy": np.concatenate([*(part.energies for part in frames), np.empty(0)])},
         source=source,
+        units={"energy": "kcal/mol"},
     )

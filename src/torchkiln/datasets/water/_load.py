@@ -15,8 +15,6 @@ from torchkiln.datasets.water._hydronet_splits import read_split_file
 from torchkiln.datasets.water._release import read_numbered, read_release
 from torchkiln.datasets.water._subsets import find_subset
 
-UNIT = "kcal/mol"
-
 
 def water_molecules(
     subset: str = "debug",
@@ -60,8 +58,9 @@ def load_water(
     splits: Splits = "80/10/10",
     seed: int = 0,
     references: str = "fitted",
-    per_atom: bool = False,
+    per_atom: bool | None = False,
     standardize: bool = True,
+    unit: str | None = None,
     limit: int | None = None,
     generator_seed: int = 0,
     progress: bool = True,
@@ -79,9 +78,10 @@ def load_water(
             the whole release, so that it needs the subset "all" and no limit.
         seed: Of the split.
         references: "fitted" subtracts what each atom contributes on average: energies grow with
-            the number of molecules. "none" does not.
-        per_atom: Divide the target by the number of atoms.
+            the number of molecules. "none" does not. "auto" does what suits the target.
+        per_atom: Divide the target by the number of atoms; None: if it grows with the cluster.
         standardize: Bring mean 0 and standard deviation 1 about, over the training clusters.
+        unit: Of the target; it is kcal/mol, anything else is an error.
         limit: At most so many clusters, the first of each size, evenly.
         generator_seed: See `water_molecules`.
         progress: Draw progress bars.
@@ -115,6 +115,6 @@ def load_water(
         references=references,
         per_atom=per_atom,
         standardize=standardize,
-        unit=UNIT,
+        unit=unit,
         progress=progress,
     )
