@@ -34,7 +34,7 @@ class SchNet(TabulatedModel):
         hidden_channels: Features of an atom.
         num_filters: Features of a message.
         num_interactions: Number of interaction blocks.
-        num_gaussians: Gaussians that distances are smeared over, at least 2.
+        num_gaussians: Number of Gaussian functions by which a distance is described, at least 2.
         cutoff: Where filters end, in the unit of distances.
         readout: "add" or "mean" over the atoms of a molecule.
         dipole: Predict the magnitude of a dipole moment; forward then needs `pos`.
