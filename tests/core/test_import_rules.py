@@ -22,18 +22,19 @@ ALLOWED = {
     "core": set(),
     "packing": {"core"},
     "torch_internals": {"core"},
-    "graphs": {"core", "packing", "data", "torch_internals"},
+    "graphs": {"core", "packing", "data", "ops", "torch_internals"},
     "data": {"core", "torch_internals"},
     "ops": {"core", "torch_internals"},
     "checkpoints": {"core", "torch_internals"},
     "runtime": {"core", "data", "ops", "checkpoints", "torch_internals"},
     "models": {"core", "ops"},
-    "datasets": {"core", "packing", "graphs", "data", "torch_internals"},
+    "drawing": {"core"},
+    "datasets": {"core", "packing", "graphs", "data", "drawing", "torch_internals"},
     "profiling": {"core"},
 }
 # Applications on top: they may use everything but each other's callers.
 EVERYTHING = set(ALLOWED)
-ALLOWED["report"] = {"core", "runtime"}
+ALLOWED["report"] = {"core", "drawing", "runtime"}
 ALLOWED["training"] = {"core", "data", "checkpoints", "runtime", "report"}
 ALLOWED["apps"] = EVERYTHING | {"report", "training", "__init__"}
 ALLOWED["commands"] = EVERYTHING | {"report", "training", "apps", "__init__"}

@@ -25,6 +25,7 @@ GRAPHS = {
     "batches": BASE | {"store"},
     "loaders": BASE | {"store", "sampling", "batches"},
     "_containers": BASE,
+    "_loss_review": BASE,
     "layers": BASE,
 }
 DATASETS = {
@@ -34,6 +35,8 @@ DATASETS = {
     "qm9": {"_array_cache", "molecules", "files"},
     "water": {"_array_cache", "molecules"},
     "_sizes": {"_array_cache", "qm9"},
+    "_viewer": {"files"},
+    "_view": {"molecules", "files", "_viewer"},
     "fashion_mnist": set(),
     "cosmic": set(),
 }
@@ -48,7 +51,7 @@ TABLES = [
     (
         "## Molecules, from files to a dataset",
         "datasets",
-        ["_array_cache", "molecules", "files", "qm9", "water", "_sizes"],
+        ["_array_cache", "molecules", "files", "qm9", "water", "_sizes", "_viewer", "_view"],
     ),
 ]
 

@@ -13,7 +13,7 @@ def test_examples_run_on_short_tables(qm9_tables, monkeypatch, capsys):
     monkeypatch.setattr(source_module, "_installed_folder", lambda: qm9_tables)
     scope: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), scope)
     printed = capsys.readouterr().out

@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "graphs.md"
 def test_all_examples_run(capsys):
     scope: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), scope)
     printed = capsys.readouterr().out

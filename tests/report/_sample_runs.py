@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchkiln.report import EpochRecord, RunResult, StepRecord, ValidationResult
+from torchkiln.report import (
+    EpochRecord,
+    PredictedMolecule,
+    RunResult,
+    StepRecord,
+    ValidationResult,
+)
+
+WATER = ((0.0, 0.0, 0.12), (0.0, 0.76, -0.48), (0.0, -0.76, -0.48))
+AMMONIA = ((0.0, 0.0, 0.1), (0.0, 0.94, -0.24), (0.81, -0.47, -0.24), (-0.81, -0.47, -0.24))
 
 
 def step_record(
@@ -64,4 +73,8 @@ def sample_run(
         validation=validation,
         test=test,
         counted="molecules",
+        worst=[
+            PredictedMolecule("water <1>", (8, 1, 1), WATER, -2079.5, -2078.25),
+            PredictedMolecule("ammonia", (7, 1, 1, 1), AMMONIA, -1538.0, -1538.031),
+        ],
     )

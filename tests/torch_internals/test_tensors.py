@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from torchkiln.torch_internals._fake_tensors import fake_mode
+from torchkiln.torch_internals._fx import record_graph
 from torchkiln.torch_internals._tensors import (
     has_gradient_hooks,
     is_view,
+    mark_for_layers,
     rebuild_tensor,
     storage_key,
+    storage_of,
     typed_storage,
     version_of,
 )
@@ -80,3 +83,25 @@ def test_pickles_of_tensors_name_the_function_that_rebuilds_them():
     torch.save(view, file)
     assert b"_rebuild_tensor_v2" in file.getvalue()
     assert pickle.loads(pickle.dumps(rebuild_tensor)) is rebuild_tensor
+
+
+def test_a_mask_for_layers_is_recorded_as_an_alias_of_itself():
+    mask = torch.tensor([True, False])
+
+    def run(mask):
+        return [torch.where(mark_for_layers(mask), 1.0, 0.0)]
+
+    graph = record_graph(run, [mask], {})
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets.count(torch.ops.aten.alias.default) == 1
+    assert torch.equal(graph(mask)[0], torch.tensor([1.0, 0.0]))
+    assert storage_key(mark_for_layers(mask)) == storage_key(mask)
+
+
+def test_the_memory_of_a_tensor_keeps_attributes_for_all_views():
+    memory = torch.zeros(64, dtype=torch.uint8)
+    storage_of(memory).mark = 3
+    views = [memory.view(dtype)[1:] for dtype in (torch.float32, torch.int64, torch.bool)]
+    del memory
+    assert [storage_of(view).mark for view in views] == [3, 3, 3]
+    assert not hasattr(storage_of(views[0].clone()), "mark")

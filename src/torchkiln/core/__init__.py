@@ -38,6 +38,7 @@ from torchkiln.core._files import (
     write_atomic,
 )
 from torchkiln.core._instrument import instrument
+from torchkiln.core._loss_inputs import LossInputs, add_loss_review, review_loss
 from torchkiln.core._machine import cpu_features
 from torchkiln.core._options import (
     Anchor,
@@ -106,6 +107,10 @@ __all__ = [
     # what to switch on while a forward is recorded
     "add_capture_context",
     "capture_contexts",
+    # who looks at the loss of a program
+    "LossInputs",
+    "add_loss_review",
+    "review_loss",
     # higher rooms that serve libraries
     "Extends",
     "load_extensions",

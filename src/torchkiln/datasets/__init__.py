@@ -1,6 +1,7 @@
 """Real datasets from offline sources: their files, as flat arrays, and in the forms PyG opens."""
 
 from torchkiln.datasets._sizes import load_sizes
+from torchkiln.datasets._view import view
 from torchkiln.datasets.files._read import read_molecules
 from torchkiln.datasets.files._sample import sample_molecules
 from torchkiln.datasets.files._write import write_extxyz
@@ -42,6 +43,7 @@ __all__ = [
     "read_molecules",
     "sample_molecules",
     "split_indices",
+    "view",
     "write_extxyz",
     # QM9
     "QM9Arrays",

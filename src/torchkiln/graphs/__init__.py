@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from torchkiln.graphs import _loss_review as _loss_review  # registers itself
 from torchkiln.graphs._errors import GraphError
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._collate import collate, collate_combined
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
     from torchkiln.graphs.sampling._clusters import Clusters
     from torchkiln.graphs.sampling._neighbors import NeighborSampler
     from torchkiln.graphs.sampling._partition import partition_graph
+    from torchkiln.ops import (
+        masked_binary_cross_entropy_with_logits,
+        masked_cross_entropy,
+        masked_huber_loss,
+        masked_l1_loss,
+        masked_mean,
+        masked_mse_loss,
+        masked_smooth_l1_loss,
+    )
 
 _HOME_OF = {
     "Clusters": "torchkiln.graphs.sampling._clusters",
@@ -37,6 +47,13 @@ _HOME_OF = {
     "NeighborSampler": "torchkiln.graphs.sampling._neighbors",
     "batch_form": "torchkiln.graphs.layers",
     "make_static": "torchkiln.graphs.layers",
+    "masked_binary_cross_entropy_with_logits": "torchkiln.ops",
+    "masked_cross_entropy": "torchkiln.ops",
+    "masked_huber_loss": "torchkiln.ops",
+    "masked_l1_loss": "torchkiln.ops",
+    "masked_mean": "torchkiln.ops",
+    "masked_mse_loss": "torchkiln.ops",
+    "masked_smooth_l1_loss": "torchkiln.ops",
     "partition_graph": "torchkiln.graphs.sampling._partition",
     "provide_point_layers": "torchkiln.graphs.layers",
     "route_missing": "torchkiln.graphs.layers",
@@ -65,6 +82,14 @@ __all__ = [
     "make_static",
     "provide_point_layers",
     "route_missing",
+    # losses over real rows
+    "masked_binary_cross_entropy_with_logits",
+    "masked_cross_entropy",
+    "masked_huber_loss",
+    "masked_l1_loss",
+    "masked_mean",
+    "masked_mse_loss",
+    "masked_smooth_l1_loss",
 ]
 
 

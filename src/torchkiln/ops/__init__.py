@@ -5,6 +5,15 @@ from torchkiln.ops._control import choose, repeat
 from torchkiln.ops._ctc import static_ctc_loss
 from torchkiln.ops._ctc_decoder import ctc_beam_search
 from torchkiln.ops._host import host_call, register_host_function
+from torchkiln.ops._masked_losses import (
+    masked_binary_cross_entropy_with_logits,
+    masked_cross_entropy,
+    masked_huber_loss,
+    masked_l1_loss,
+    masked_mean,
+    masked_mse_loss,
+    masked_smooth_l1_loss,
+)
 from torchkiln.ops._points import farthest_points, nearest
 from torchkiln.ops._print import PrintFormat, print_tensor
 from torchkiln.ops._random import bernoulli_is_exact, draw
@@ -27,6 +36,13 @@ __all__ = [
     "dynamic_update",
     "farthest_points",
     "host_call",
+    "masked_binary_cross_entropy_with_logits",
+    "masked_cross_entropy",
+    "masked_huber_loss",
+    "masked_l1_loss",
+    "masked_mean",
+    "masked_mse_loss",
+    "masked_smooth_l1_loss",
     "nearest",
     "print_tensor",
     "refine",

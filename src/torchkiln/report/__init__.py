@@ -2,7 +2,13 @@
 
 from torchkiln.report._monitor import MonitorGroup, QuietMonitor, RunMonitor
 from torchkiln.report._monitors import make_monitor
-from torchkiln.report._record import EpochRecord, RunResult, StepRecord, ValidationResult
+from torchkiln.report._record import (
+    EpochRecord,
+    PredictedMolecule,
+    RunResult,
+    StepRecord,
+    ValidationResult,
+)
 from torchkiln.report._results_file import load_result, to_record
 from torchkiln.report._summary import print_record, print_summary
 from torchkiln.report._write import publish, write_report
@@ -10,6 +16,7 @@ from torchkiln.report._write import publish, write_report
 __all__ = [
     # what happened
     "EpochRecord",
+    "PredictedMolecule",
     "RunResult",
     "StepRecord",
     "ValidationResult",

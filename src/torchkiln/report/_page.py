@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torchkiln
+from torchkiln.report._molecule_picture import worst_cards
 from torchkiln.report._plots import Picture, pictures_of
 from torchkiln.report._record import EpochRecord, RunResult
 from torchkiln.report._results_file import RESULTS_NAME, to_plain
@@ -60,6 +61,7 @@ def render_page(result: RunResult, light: Mapping[str, bytes] | None = None) -> 
         note=result.note or (result.advice if result.is_beaten else ""),
         tiles=_tiles(result),
         pictures=[_embed(picture, light or {}) for picture in pictures_of(result)],
+        worst=worst_cards(result),
         groups=summary_groups(result),
         epoch_columns=columns,
         epochs=epochs,

@@ -102,6 +102,25 @@ class ValidationResult:
         return self.baseline_mae / self.mae
 
 
+@dataclass(frozen=True, slots=True)
+class PredictedMolecule:
+    """One prediction beside the truth, in physical units, and the molecule to look at.
+
+    Args:
+        name: Of the molecule.
+        z: Atomic numbers.
+        pos: Coordinates in angstrom, three for each atom.
+        true: What it should be.
+        predicted: What it is.
+    """
+
+    name: str
+    z: tuple[int, ...]
+    pos: tuple[tuple[float, float, float], ...]
+    true: float
+    predicted: float
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RunResult:
     """Everything about one run that a report shows.
@@ -123,6 +142,8 @@ class RunResult:
         best_epoch: After which epoch, from 0, the weights were validated best; those are kept and
             judged. None: the last weights are.
         advice: What to try if the run is worse than its baseline.
+        worst: Molecules of the split that the run is judged by whose predictions are farthest off,
+            the worst first.
     """
 
     status: Status
@@ -140,6 +161,7 @@ class RunResult:
     counted: str = "samples"
     best_epoch: int | None = None
     advice: str = ""
+    worst: list[PredictedMolecule] = field(default_factory=list)
 
     @property
     def judged(self) -> ValidationResult | None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from torchkiln.core import StoreError, parse_json, read_npz, write_atomic
 from torchkiln.report._epoch_names import from_named, to_named
-from torchkiln.report._record import EpochRecord, RunResult, ValidationResult
+from torchkiln.report._record import EpochRecord, PredictedMolecule, RunResult, ValidationResult
 from torchkiln.report._series_aside import kept_aside, read_aside
 
 VERSION = 2
@@ -41,6 +41,7 @@ def to_record(result: RunResult) -> dict[str, Any]:
     record["epochs"] = [to_named(epoch, counted) for epoch in result.epochs]
     for name in _SPLITS:
         record[name] = _split_figures(record[name], counted)
+    record["worst"] = [_molecule_figures(molecule) for molecule in result.worst]
     return {
         "version": VERSION,
         f"{counted}_per_s": to_plain(result.samples_per_s),
@@ -136,6 +137,7 @@ def load_result(path: Path) -> RunResult:
             counted=counted,
             best_epoch=_number(record.get("best_epoch")),
             advice=str(record.get("advice", "")),
+            worst=_read_worst(record.get("worst", []), series),
         )
     except StoreError:
         raise
@@ -147,6 +149,36 @@ def _read_epoch(values: Mapping[str, Any], counted: str) -> EpochRecord:
     plain = {name: _number(value) for name, value in values.items() if name != "figures"}
     figures = {name: _number(value) for name, value in values.get("figures", {}).items()}
     return from_named({**plain, "figures": figures}, counted)
+
+
+def _molecule_figures(molecule: PredictedMolecule) -> dict[str, Any]:
+    """Return what the JSON says of a molecule; its atoms are in the series."""
+    return {
+        "name": molecule.name,
+        "atoms": len(molecule.z),
+        "true": molecule.true,
+        "predicted": molecule.predicted,
+    }
+
+
+def _read_worst(
+    records: list[Mapping[str, Any]], series: dict[str, npt.NDArray[Any]]
+) -> list[PredictedMolecule]:
+    found, start = [], 0
+    for values in records:
+        atoms = slice(start, start + int(values["atoms"]))
+        start = atoms.stop
+        rows = series["worst_pos"][atoms].tolist()
+        found.append(
+            PredictedMolecule(
+                name=str(values["name"]),
+                z=tuple(series["worst_z"][atoms].tolist()),
+                pos=tuple((x, y, depth) for x, y, depth in rows),
+                true=_number(values["true"]),
+                predicted=_number(values["predicted"]),
+            )
+        )
+    return found
 
 
 def _checksum(record: Mapping[str, Any]) -> str:
@@ -197,6 +229,9 @@ def _series(result: RunResult) -> dict[str, npt.NDArray[Any]]:
         if split is not None:
             series[f"{name}_predicted"] = np.asarray(split.predicted, np.float64)
             series[f"{name}_true"] = np.asarray(split.true, np.float64)
+    if result.worst:
+        series["worst_z"] = np.concatenate([np.array(m.z, np.int64) for m in result.worst])
+        series["worst_pos"] = np.concatenate([np.array(m.pos, np.float64) for m in result.worst])
     return series
 
 

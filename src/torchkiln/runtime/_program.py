@@ -15,6 +15,7 @@ from torchkiln.core import (
     OptimizerError,
     Options,
     ScratchDirectory,
+    review_loss,
     span,
     warn_user,
 )
@@ -151,6 +152,7 @@ class Program:
             step, tensors, micro_batch = self._begin(args, kwargs)
             self._build(step, micro_batch)
             self._compilation_time_s = time.perf_counter() - start
+        self._review(step, tensors)
         return tensors
 
     def _begin(
@@ -176,6 +178,13 @@ class Program:
         self.num_compiles += built.compiled
         self.num_captures += built.captured
         self._install(step, arrangement, built)
+
+    def _review(self, step: StepFunction, tensors: list[Tensor]) -> None:
+        """Warn of what other rooms find wrong with the loss; the cache keeps what they look at."""
+        told = self.metadata.loss_inputs
+        if self.training and told is not None:
+            for text in review_loss([form.name for form in step.signature.forms], tensors, told):
+                warn_user(text)
 
     def _make_workspace(self) -> Path:
         self._workspace = ScratchDirectory()

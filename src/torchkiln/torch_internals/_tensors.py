@@ -36,6 +36,26 @@ def storage_key(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def mark_for_layers(mask: Tensor) -> Tensor:
+    """Return a mask under a mark that a recorded graph shows: it goes to layers, not to the loss.
+
+    torch: `aten.alias` is a view of the whole tensor, recorded as an operator of its own; nothing
+        else records it for booleans.
+    for: a mask that only layers use does not keep filler out of a loss.
+    """
+    return torch.ops.aten.alias(mask)
+
+
+def storage_of(tensor: Tensor) -> Any:
+    """Return the memory of a tensor as an object that takes attributes.
+
+    torch: `untyped_storage()` is the same object for all views, and keeps its attributes as long as
+        one of them lives.
+    for: batches whose tensors look into one memory are known by that memory.
+    """
+    return tensor.untyped_storage()
+
+
 def has_gradient_hooks(tensor: Tensor) -> bool:
     """Whether somebody registered hooks on the tensor's gradient.
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torchkiln.apps.schnet._batches import SyntheticBatches
 from torchkiln.apps.schnet._job import WORDS, TrainingJob
 from torchkiln.apps.schnet._task import MoleculeTask
+from torchkiln.apps.schnet._worst import worst_predictions
 from torchkiln.checkpoints import Checkpoint
 from torchkiln.datasets import MoleculeSet
-from torchkiln.report import QuietMonitor, RunMonitor, RunResult
+from torchkiln.report import PredictedMolecule, QuietMonitor, RunMonitor, RunResult
 from torchkiln.training._averaging import WeightAverage
 from torchkiln.training._batches import EpochBatches, ResumableBatches
 from torchkiln.training._best import BestWeights
@@ -174,4 +175,14 @@ def _result(
         best_epoch=None if state.best is None else state.best.epoch,
         note=outcome.note,
         counted="molecules",
+        worst=_worst(job, task),
     )
+
+
+def _worst(job: TrainingJob, task: MoleculeTask) -> list[PredictedMolecule]:
+    """Return the worst predictions of the split that the run is judged by."""
+    if task.test is not None:
+        return worst_predictions(job.dataset, "test", task.test)
+    if task.validation is not None:
+        return worst_predictions(job.dataset, "validation", task.validation)
+    return []

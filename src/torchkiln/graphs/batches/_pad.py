@@ -30,7 +30,7 @@ from torchkiln.graphs._levels import (
     is_hetero,
     store_at,
 )
-from torchkiln.graphs._padding_seen import note_padding
+from torchkiln.graphs._padding_seen import mark_padded, note_padding
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches import _trim
 
@@ -125,9 +125,13 @@ def pad_batch(
     batch = Batch.from_data_list(
         [*graphs, *filler], follow_batch=list(follow_batch or ()), exclude_keys=list(excluded)
     )
+    names = masks if isinstance(masks, MaskNames) else MaskNames()
     if masks:
-        names = masks if isinstance(masks, MaskNames) else MaskNames()
         _add_masks(batch, names, sizes, real, len(graphs), spec.num_graphs)
+    for store in batch.stores:
+        for value in store.values():
+            if isinstance(value, Tensor):
+                mark_padded(value, names.graph)
     return batch
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchkiln.graphs._levels import StorageKey
+from torchkiln.graphs._padding_seen import mark_padded
 from torchkiln.graphs.batches._gather import Gathered
 from torchkiln.graphs.batches._layout import Layout
 from torchkiln.graphs.batches._tensor_batch import TensorBatch
@@ -88,6 +89,7 @@ class Wrapper:
         return TensorBatch({key: views[at] for key, kind, at in steps if kind == "tensor"})
 
     def _make_views(self, memory: Tensor, number: int) -> list[Tensor]:
+        mark_padded(memory)
         typed: dict[torch.dtype, tuple[Tensor, int]] = {}
         tensors = []
         for dtype, shape, stride, at, size in self._views:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from torchkiln.core import ArgumentError
 from torchkiln.torch_internals._autograd import is_in_backward
+from torchkiln.torch_internals._tensors import mark_for_layers
 
 _local = threading.local()
 
@@ -96,7 +97,7 @@ def batch_form(
     What is not given stays as it was outside.
     """
     given = {"node": node_mask, "edge": edge_mask, "graph": graph_mask}
-    masks = {name: mask for name, mask in given.items() if mask is not None}
+    masks = _for_layers({name: mask for name, mask in given.items() if mask is not None})
     push_form(_merged(current_form(), BatchForm(masks, num_graphs, max_num_nodes)))
     try:
         yield
@@ -145,7 +146,16 @@ def _named_masks(found: dict[str, list[Tensor]]) -> dict[str, Tensor]:
         different = list({id(mask): mask for mask in masks}.values())
         for number, mask in enumerate(different, start=1):
             named[kind if len(different) == 1 else f"{kind} (batch {number})"] = mask
-    return named
+    return _for_layers(named)
+
+
+def _for_layers(masks: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return marked masks: a program tells them from those that forward itself uses.
+
+    Masks of one object stay one, since that is how `mask_of` knows them.
+    """
+    marked = {id(mask): mark_for_layers(mask) for mask in masks.values()}
+    return {name: marked[id(mask)] for name, mask in masks.items()}
 
 
 def _collect(name: str, value: Any, masks: dict[str, list[Tensor]], counts: list[int]) -> None:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from torchkiln.core import LossInputs
 from torchkiln.data._structure import ConstantNode, MappingNode, Node, SequenceNode, TensorNode
 
 
@@ -20,6 +21,8 @@ class ProgramMetadata:
     reassigned: list[str]
     mutated_inputs: list[int]
     constant_outputs: list[int]
+    # Of training programs that were recorded.
+    loss_inputs: LossInputs | None = None
 
     def to_json(self) -> dict[str, Any] | None:
         """Return plain values, or None if the outputs hold objects that JSON cannot express."""
@@ -34,10 +37,12 @@ class ProgramMetadata:
             "reassigned": self.reassigned,
             "mutated_inputs": self.mutated_inputs,
             "constant_outputs": self.constant_outputs,
+            "loss_inputs": None if self.loss_inputs is None else self.loss_inputs.to_json(),
         }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ProgramMetadata:
+        told = values.get("loss_inputs")  # files of earlier versions have none
         return cls(
             values["entries"],
             node_from_json(values["outputs"]),
@@ -45,6 +50,7 @@ class ProgramMetadata:
             values["reassigned"],
             values["mutated_inputs"],
             values["constant_outputs"],
+            None if told is None else LossInputs.from_json(told),
         )
 
 

@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 from torch import Tensor, fx, nn
 
-from torchkiln.core import CaptureError, capture_contexts
+from torchkiln.core import CaptureError, LossInputs, capture_contexts
 from torchkiln.data._structure import Node, paths
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._dynamic import explain
@@ -27,6 +27,7 @@ from torchkiln.runtime.passes._aggregation import aggregate_natively
 from torchkiln.runtime.passes._checks import check_graph
 from torchkiln.runtime.passes._constants import constant_outputs, protect_constant
 from torchkiln.runtime.passes._draws import draw_in_order
+from torchkiln.runtime.passes._loss_inputs import drop_aliases, read_loss_inputs, take_loss
 from torchkiln.runtime.passes._origins import recorded_origins
 from torchkiln.runtime.recompute._choice import Survey, choose_modules
 from torchkiln.runtime.recompute._graph import postpone_repeated
@@ -58,6 +59,7 @@ class Captured:
     mutated_inputs: list[int]
     constant_outputs: list[int]
     recomputed: tuple[str, ...]
+    loss_inputs: LossInputs | None
 
     def metadata(self) -> ProgramMetadata:
         """Return what a caller must know about an executable that is made of this."""
@@ -68,6 +70,7 @@ class Captured:
             self.reassigned,
             self.mutated_inputs,
             self.constant_outputs,
+            self.loss_inputs,
         )
 
 
@@ -144,6 +147,7 @@ def capture(
         if version_of(tensor) != versions[index]
     ]
     captured = _describe(recorded, step, arrangement, written)
+    drop_aliases(recorded.forward.graph)
     _protect_attributes(recorded.forward, step, written)
     for entry in captured.entries.values():
         _finish(entry.graph, step, arrangement)
@@ -178,6 +182,9 @@ def _describe(
         mutated_inputs=[index - count for index in written if index >= count],
         constant_outputs=[index for index in constant if index < num_outputs],
         recomputed=step.recompute,
+        loss_inputs=read_loss_inputs(
+            recorded.forward.graph, len(step.signature.forms), told.loss_functions
+        ),
     )
 
 
@@ -266,9 +273,12 @@ def _record(
 
     def run(*flat: Tensor) -> list[Tensor]:
         results.append(function(*flat))
-        return results[-1].outputs
+        loss = results[-1].loss
+        return results[-1].outputs if loss is None else [*results[-1].outputs, loss]
 
     graph = record_graph(run, inputs, _DECOMPOSITIONS)
+    if results[-1].loss is not None:
+        take_loss(graph)
     # Flat tensors in and out: no tree handling in the generated code.
     graph.graph.set_codegen(fx.graph.CodeGen())
     graph.recompile()

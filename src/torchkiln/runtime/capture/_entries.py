@@ -36,6 +36,9 @@ class EntryResult:
     reassigned: tuple[str, ...] = ()
     # Positions of the parameters of the update that the loss reaches.
     reached: frozenset[int] = frozenset()
+    # What is trained on, and the names of torch's loss functions that forward called.
+    loss: Tensor | None = None
+    loss_functions: tuple[str, ...] = ()
 
 
 class Entries:
@@ -105,7 +108,14 @@ class Entries:
         result = self._step.gradients(own, batch, scale)
         grads = [result.gradients[position] for position in self.members()]
         reached = frozenset(m for m, grad in enumerate(grads) if grad is not None)
-        told = EntryResult(result.outputs, result.node, tuple(result.reassigned), reached)
+        told = EntryResult(
+            result.outputs,
+            result.node,
+            tuple(result.reassigned),
+            reached,
+            result.loss,
+            result.loss_functions,
+        )
         return told, grads
 
     def _apply(

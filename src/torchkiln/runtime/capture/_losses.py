@@ -70,6 +70,8 @@ class LossRecorder(TorchFunctionMode):
         super().__init__()
         self.implicit: list[Tensor] = []
         self.explicit: list[Tensor] = []
+        # Names of the loss functions of torch that were called.
+        self.functions: list[str] = []
 
     def __torch_function__(
         self,
@@ -81,6 +83,7 @@ class LossRecorder(TorchFunctionMode):
         result = _OTHER_FORMS.get(func, func)(*args, **(kwargs or {}))
         if func in LOSS_FUNCTIONS:
             self.implicit.append(result)
+            self.functions.append(func.__name__)
         return result
 
     def __enter__(self) -> Self:

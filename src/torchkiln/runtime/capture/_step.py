@@ -64,6 +64,9 @@ class StepResult:
     reassigned: list[str]
     # Of every trainable parameter; None where the loss does not reach it. Empty without training.
     gradients: tuple[Tensor | None, ...] = ()
+    # What is trained on, and the names of torch's loss functions that forward called.
+    loss: Tensor | None = None
+    loss_functions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +194,8 @@ class StepFunction:
             grads = torch.autograd.grad(loss, trainable, grad_outputs=seed, allow_unused=True)
             # Last: backward may need the values that forward replaced.
             reassigned = self._keep_buffers(tensors)
-        return StepResult([*outputs, *self._anchored(loss, grads)], node, reassigned, grads)
+        kept = [*outputs, *self._anchored(loss, grads)]
+        return StepResult(kept, node, reassigned, grads, loss, tuple(recorder.functions))
 
     def trainable(self, tensors: list[Tensor]) -> list[Tensor]:
         """Return the stand-ins of parameters that require a gradient."""
