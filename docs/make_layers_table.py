@@ -128,8 +128,8 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN, global_mean_pool
 
-from torchkiln import Options, identity_loss, training_model
-from torchkiln.graphs import FixedSizeLoader, batch_form, make_static
+from torchkiln import Options, training_model
+from torchkiln.graphs import FixedSizeLoader, batch_form, make_static, masked_mse_loss
 
 
 class Model(torch.nn.Module):
@@ -141,8 +141,7 @@ class Model(torch.nn.Module):
     def forward(self, x, edge_index, batch, y, node_mask, graph_mask):
         nodes = self.gnn(x, edge_index)
         out = self.out(global_mean_pool(nodes, batch, size=graph_mask.shape[0]))
-        error = torch.where(graph_mask, (out - y)[:, 0], 0.0)
-        return identity_loss(error.square().sum() / graph_mask.sum(), reduction="mean")
+        return masked_mse_loss(out, y, graph_mask)
 
 
 graphs = [
