@@ -134,9 +134,9 @@ class RunSaver:
         parts: dict[str, Mapping[str, Tensor]] = {"model": state.network.state_dict()}
         if state.averaged is not None:
             parts["average"] = state.averaged.state_dict()
-        best = None
+        best: dict[str, Any] = {}
         if state.best is not None:
-            parts["best"], best = state.best.to_checkpoint()
+            parts["best"], best["best"] = state.best.to_checkpoint()
         for name, tensors in parts.items():
             self._require_finite(name, tensors)
         parts["optimizer"], optimizer = optimizer_tensors(state.optimizer)
@@ -151,7 +151,7 @@ class RunSaver:
             "optimizer": optimizer,
             "scheduler": None if state.schedule is None else state.schedule.state_dict(),
             "average_updates": None if average is None else average.num_updates,
-            "best": best,
+            **best,
             "threads": torch.get_num_threads(),
             "identity": self._identity,
         }
