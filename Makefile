@@ -1,8 +1,12 @@
-# Two commands matter: `make test` and `make bench`. Both set everything up first.
+# Two commands matter: `make test` and `make bench`. Both install what they need first.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+# `RUN` is newer than pyproject.toml once everything is installed that runs need, `DEV` once the tools for
+# development are, too: a second call installs nothing.
+RUN    := $(VENV)/.installed
+DEV    := $(VENV)/.installed-dev
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help install lint types test slow faults pyg-versions bench fashion cosmic benchmarks wheel clean
@@ -10,28 +14,32 @@ STAMP  := $(VENV)/.installed
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-install: $(STAMP)  ## Create .venv and install Torchkiln with its development tools (once)
+install: $(DEV)  ## Create .venv and install Torchkiln with its development tools (once)
 
-# The stamp is newer than pyproject.toml after an install, so a second call does nothing.
-$(STAMP): pyproject.toml
+$(RUN): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	touch $(STAMP)
+	$(PIP) -e '.[qm9]'
+	touch $@
 
-lint: $(STAMP)  ## Check formatting and lint rules
+# After the other one, never at the same time: both write to the same folder.
+$(DEV): pyproject.toml $(RUN)
+	$(PIP) -e '.[dev]'
+	touch $@
+
+lint: $(DEV)  ## Check formatting and lint rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(STAMP)  ## Type-check src (mypy; strict on src/torchkiln)
+types: $(DEV)  ## Type-check src (mypy; strict on src/torchkiln)
 	$(BIN)/mypy
 
-test: $(STAMP) lint types  ## Lint, type-check and run the tests (7 to 13 minutes on 2 cores)
+test: $(DEV) lint types  ## Lint, type-check and run the tests (7 to 13 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
-slow: $(STAMP)  ## Run the long test matrices
+slow: $(DEV)  ## Run the long test matrices
 	$(BIN)/python -m pytest -m slow -n 2 --dist load --timeout 1800 $(PYTEST_ARGS)
 
-faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing (about 11 minutes)
+faults: $(DEV)  ## Run the whole fault suite: failing system calls, damage, kills, fuzzing (about 11 minutes)
 	TORCHKILN_FAULTS=whole $(BIN)/python -m pytest tests/faults -m '' -n 3 --dist worksteal -o tmp_path_retention_policy=failed --timeout 900 $(PYTEST_ARGS)
 
 # The oldest PyG that pyproject.toml allows, and the newest there is. They are installed without what they depend
@@ -39,7 +47,7 @@ faults: $(STAMP)  ## Run the whole fault suite: failing system calls, damage, ki
 PYG_VERSIONS ?= 2.6.0 2.8.1
 PYG_TESTS    := tests/graphs/layers tests/poptorch_geometric
 
-pyg-versions: $(STAMP)  ## Run the tests of layers on the oldest and the newest version of PyG
+pyg-versions: $(DEV)  ## Run the tests of layers on the oldest and the newest version of PyG
 	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	for version in $(PYG_VERSIONS); do \
 	  folder=$$site/_pyg/$$version; \
@@ -50,16 +58,16 @@ pyg-versions: $(STAMP)  ## Run the tests of layers on the oldest and the newest 
 	  PYTHONPATH=$$folder $(BIN)/python -m pytest $(PYG_TESTS) $(PYTEST_ARGS) || exit 1; \
 	done
 
-bench: $(STAMP)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
+bench: $(RUN)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
 	$(BIN)/python bench.py --config configs/qm9_quick.yml $(BENCH_ARGS)
 
-fashion: $(STAMP)  ## Train on Fashion-MNIST (from Debian's dataset-fashion-mnist, or FASHION_ARGS="--root FOLDER")
+fashion: $(RUN)  ## Train on Fashion-MNIST (from Debian's dataset-fashion-mnist, or FASHION_ARGS="--root FOLDER")
 	$(BIN)/python examples/fashion_mnist/pytorch_ipu.py --model sensible $(FASHION_ARGS)
 
-cosmic: $(STAMP)  ## Train CosmicTagger on generated events, and draw what it finds
+cosmic: $(RUN)  ## Train CosmicTagger on generated events, and draw what it finds
 	$(BIN)/python examples/cosmic_tagger.py --config configs/cosmic_quick.yml $(COSMIC_ARGS)
 
-benchmarks: $(STAMP)  ## Run every benchmark and write benchmarks/results/<machine>/*.json
+benchmarks: $(DEV)  ## Run every benchmark and write benchmarks/results/<machine>/*.json
 	for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script || exit 1;; esac; done
 
 # Needs nothing but a Python with pip: the wheels are built and tried in environments of their own.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ BAR = 1.3
 
 
 def print_table(results: dict[str, dict[str, Any]], threads: int) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from torchkiln.core._console import make_console
 
     names = _contenders(results)
     table = Table(
@@ -36,7 +36,7 @@ def print_table(results: dict[str, dict[str, Any]], threads: int) -> None:
                 rows = by_data[data]["contenders"]
                 table.add_row(data, model, *(_cell(rows.get(n)) for n in names), _losses(rows))
         table.add_section()
-    Console(width=None if sys.stdout.isatty() else 150).print(table)
+    make_console(plain_width=150).print(table)
 
 
 def _contenders(results: dict[str, dict[str, Any]]) -> list[str]:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn.models import SchNet as PygSchNet
-from tqdm import tqdm
 
 from torchkiln import Options, inference_model, training_model
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets import MoleculeSet, directed_edges, load_qm9
 from torchkiln.datasets._array_cache import data_dir
 from torchkiln.graphs import FixedSizeLoader, GraphStore
@@ -81,7 +81,7 @@ class Workload:
             standardize=True,
         )
         directed = []
-        for graph in tqdm(dataset.store, desc="One edge for each message", leave=False):
+        for graph in progress_bar(dataset.store, desc="One edge for each message", leave=False):
             edges, distances = directed_edges(graph.edge_index, graph.edge_weight, graph.edge_ways)
             directed.append(
                 Data(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +68,11 @@ def _thin(molecules: np.ndarray, losses: np.ndarray, points: int = 60) -> list[l
 
 
 def print_tables(results: dict[str, dict[str, Any]], threads: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 130)
+    from torchkiln.core._console import make_console
+
+    console = make_console(plain_width=130)
     for model, modes in results.items():
         for mode, summary in modes.items():
             table = Table(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tqdm import tqdm
+from torchkiln.core._progress import progress_bar
 
 # A step: batch -> (real molecules, mean loss over them).
 Step = Callable[[Any], tuple[int, float]]
@@ -84,14 +84,16 @@ def run_rounds(
 ) -> list[Outcome]:
     """Let all contenders begin (which compiles), then take turns, and return what they did."""
     rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    with tqdm(contenders, desc=f"First steps: {title}") as bar:
+    with progress_bar(contenders, desc=f"First steps: {title}") as bar:
         for contender in bar:
             bar.set_postfix_str(contender.name)
             start = time.perf_counter()
             contender.run(0.0)
             contender.first_call_s = time.perf_counter() - start
             contender.run(min(seconds, 1.0))
-    with tqdm([c for _ in range(rounds) for c in contenders], desc=f"Rounds: {title}") as bar:
+    with progress_bar(
+        [c for _ in range(rounds) for c in contenders], desc=f"Rounds: {title}"
+    ) as bar:
         for contender in bar:
             bar.set_postfix_str(contender.name)
             rates[contender.name].append(contender.run(seconds))

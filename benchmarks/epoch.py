@@ -31,9 +31,9 @@ from torch_geometric.data import Data
 from torch_geometric.data.separate import separate
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GIN, global_add_pool
-from tqdm import tqdm
 
 from torchkiln import Options, identity_loss, training_model
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets import qm9_arrays
 from torchkiln.datasets.qm9._pyg import collated
 from torchkiln.graphs import FixedSizeLoader, GraphStore
@@ -78,7 +78,7 @@ def full_epoch(program, loader: FixedSizeLoader, graphs: list[Data]) -> dict:
     losses = []
     numbers = {int(graph.idx): position for position, graph in enumerate(graphs)}
     start = time.perf_counter()
-    for batch in tqdm(loader, desc="One epoch of QM9", unit="batch"):
+    for batch in progress_bar(loader, desc="One epoch of QM9", unit="batch"):
         losses.append(program(batch.x, batch.edge_index, batch.batch, batch.y, batch.graph_mask))
         real = batch.idx[batch.graph_mask].tolist()
         seen[[numbers[idx] for idx in real]] += 1
@@ -148,7 +148,7 @@ def main() -> None:
             run_pyg(eager, eager_optimizer, pyg_loader, arguments.batches),
             run_torchkiln(program, loader, arguments.batches),
         )
-        for _ in tqdm(range(arguments.rounds), desc="PyG and Torchkiln in turn")
+        for _ in progress_bar(range(arguments.rounds), desc="PyG and Torchkiln in turn")
     ]
     ratio = statistics.median(ours / theirs for theirs, ours in rounds)
     pyg, ours = (statistics.median(column) for column in zip(*rounds, strict=True))

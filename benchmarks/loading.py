@@ -29,9 +29,8 @@ from torchkiln.core._threads import pin_threads
 CORES = sorted(os.sched_getaffinity(0))
 pin_threads(1)
 
-from tqdm.auto import tqdm
-
 from torchkiln import Options
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets import write_qm9_root
 from torchkiln.graphs import FixedSizeLoader, GraphStore
 
@@ -59,11 +58,11 @@ def graphs_per_second(batches: Iterator, graphs_a_batch: float, seconds: float) 
 
 def measure(contenders: dict[str, tuple[Iterator, float]], rounds: int, seconds: float) -> dict:
     """Measure everybody in turn, so that a noisy minute hits all of them."""
-    for batches, _ in tqdm(contenders.values(), desc="Warming up"):
+    for batches, _ in progress_bar(contenders.values(), desc="Warming up"):
         for _ in range(3):
             next(batches)
     rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in tqdm(range(rounds), desc="Measuring"):
+    for _ in progress_bar(range(rounds), desc="Measuring"):
         for name, (batches, size) in contenders.items():
             rates[name].append(graphs_per_second(batches, size, seconds))
     return {
@@ -77,7 +76,7 @@ def run(root: Path, num_nodes: int, rounds: int, seconds: float) -> dict:
     from torch_geometric.loader import DataLoader
 
     dataset = QM9(str(root))
-    graphs = [dataset[index] for index in tqdm(range(len(dataset)), desc="List of graphs")]
+    graphs = [dataset[index] for index in progress_bar(range(len(dataset)), desc="List of graphs")]
     in_memory = GraphStore.from_dataset(dataset)
     with tempfile.TemporaryDirectory() as folder:
         mapped = in_memory.save(Path(folder) / "store")

@@ -200,10 +200,11 @@ def compile_seconds() -> dict[str, dict[str, float]]:
 
 
 def report(result: dict) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    from torchkiln.core._console import make_console
+
+    console = make_console()
     for name, work in result["workloads"].items():
         slots = ", ".join(f"{size:,} {axis}" for axis, size in work["slots"].items())
         table = Table(title=f"{name}: {work['graphs']:,} graphs in batches of {slots}")

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -118,7 +117,8 @@ def measure(
 ) -> dict[str, Any]:
     """Let steps and products take turns, and return all figures."""
     from _schnet_operations import layer_product
-    from tqdm import tqdm
+
+    from torchkiln.core._progress import progress_bar
 
     width = workload.size.arguments["hidden_channels"]
     layer = layer_product(operations.products, width)
@@ -126,7 +126,7 @@ def measure(
     each = arguments.seconds / len(timers)
     rounds: list[dict[str, float]] = []
     seconds: dict[Any, list[float]] = {product: [] for product in timers}
-    for _ in tqdm(range(arguments.rounds), desc="Rounds"):
+    for _ in progress_bar(range(arguments.rounds), desc="Rounds"):
         # The machine's clock changes by the second: sgemm runs right before and right after.
         before = timers[layer](_SGEMM_SHARE * arguments.seconds)
         steps, elapsed = contender.work(arguments.seconds)
@@ -170,10 +170,11 @@ def measure(
 
 
 def print_products(name: str, found: dict[str, Any], threads: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 130)
+    from torchkiln.core._console import make_console
+
+    console = make_console(plain_width=130)
     table = Table(
         title=f"SchNet {name}, one training step, {threads} thread{'s' * (threads > 1)}",
         title_justify="left",

@@ -114,7 +114,8 @@ def compare(trained: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the errors of all forms of a trained model, by name."""
     import torch
     from _schnet_errors import compiled, make_samples, measure, ours, pyg
-    from tqdm import tqdm
+
+    from torchkiln.core._progress import progress_bar
 
     default = trained.model.num_knots
     sizes = sorted({default, *map(int, arguments.knots.split(","))})
@@ -125,11 +126,11 @@ def compare(trained: Any, arguments: argparse.Namespace) -> dict[str, Any]:
         forms[f"Torchkiln table {default}, compiled"] = compiled(trained, "table", table)
     samples = make_samples(trained, arguments.batches, arguments.batch_size)
     exact = pyg(trained, torch.float64)
-    truth = [exact(sample) for sample in tqdm(samples, desc="In float64")]
+    truth = [exact(sample) for sample in progress_bar(samples, desc="In float64")]
     deviation = float(torch.cat([values.energies for values in truth]).std())
     errors = {
         name: measure(samples, truth, evaluate, deviation)
-        for name, evaluate in tqdm(forms.items(), desc="In float32")
+        for name, evaluate in progress_bar(forms.items(), desc="In float32")
     }
     epochs = trained.facts["epochs"]
     return {
@@ -148,10 +149,11 @@ def compare(trained: Any, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def print_errors(name: str, found: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 130)
+    from torchkiln.core._console import make_console
+
+    console = make_console(plain_width=130)
     table = Table(
         title=f"SchNet {name}, errors against float64 (and by those of {BASELINE})",
         title_justify="left",

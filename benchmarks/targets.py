@@ -90,8 +90,9 @@ def measure(target: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from torchkiln.core._console import make_console
 
     table = Table(title="Test errors of quick runs against least squares on element counts")
     for name in ("target", "kind", "readout"):
@@ -107,7 +108,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
             *(f"{row[name]:.4g}" for name in ("test_mae", "least_squares_mae")),
             *(f"{row['ratio']:.3f}{mark}", f"{row['bar']:.2f}", row["unit"]),
         )
-    Console().print(table)
+    make_console().print(table)
     for target, reason in EXCEPTIONS.items():
         print(f"* {target}: {reason}")
 

@@ -48,6 +48,12 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress bars are drawn as on a terminal."""
+    monkeypatch.setattr("torchkiln.core._progress.is_terminal", lambda stream: True)
+
+
 @pytest.fixture(autouse=True)
 def _same_start(cache_dir: Path):
     """The same environment, seed and thread count for every test, put back afterwards."""

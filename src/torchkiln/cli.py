@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torchkiln.commands._data import (
     data_clear,
@@ -16,7 +16,11 @@ from torchkiln.commands._data import (
     data_sample,
     data_water,
 )
-from torchkiln.core import OptionsError, TorchkilnError, __version__, run_stoppable
+from torchkiln.core import OptionsError, __version__
+from torchkiln.core._near_miss import did_you_mean
+from torchkiln.core._progress import say
+from torchkiln.training import ExitCode
+from torchkiln.training._exit_codes import run_command
 
 
 def bench_steps(
@@ -39,15 +43,17 @@ def bench_steps(
         warm_start: Also measure the first step of a second process, which finds the cache.
         json: Also write the figures to this file.
     """
-    from torchkiln.core._threads import pin_threads
+    from torchkiln.apps._command_line import fix_threads
 
-    pin_threads(threads)
+    fix_threads(threads)
     from torchkiln.apps.steps import WORKLOADS, print_report, run_step_benchmark, write_report
 
     for name in workloads:
         if name not in WORKLOADS:
-            raise OptionsError(f"unknown workload {name!r}; choose from {', '.join(WORKLOADS)}")
-    print(f"Training {', '.join(workloads)}, about a minute each", file=sys.stderr)
+            otherwise = f"choose from {', '.join(WORKLOADS)}"
+            near = did_you_mean(name, WORKLOADS, otherwise=otherwise)
+            raise OptionsError(f"unknown workload {name!r}; {near}")
+    say(f"Training {', '.join(workloads)}, about a minute each")
     contenders = ["eager", *(["compile"] if compare_compile else []), "torchkiln"]
     report = run_step_benchmark(
         workloads, contenders=contenders, repeats=repeats, seconds=seconds, warm_start=warm_start
@@ -55,7 +61,7 @@ def bench_steps(
     print_report(report)
     if json is not None:
         write_report(report, json)
-        print(f"wrote {json}", file=sys.stderr)
+        say(f"wrote {json}")
 
 
 def cache_list(directory: Path | None = None) -> None:
@@ -84,11 +90,31 @@ def cache_clear(directory: Path | None = None) -> None:
     clear_cache(directory or default_cache_dir())
 
 
-def doctor() -> None:
-    """Tell what Torchkiln finds here: versions, devices, threads, compiler, caches."""
-    from torchkiln.commands._doctor import print_diagnosis
+def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
+    """Print a script that completes commands, flags and values when you press Tab.
 
-    print_diagnosis()
+    For example: source <(torchkiln completion bash)
+
+    Args:
+        shell: Which shell: bash, zsh or fish. It may stand alone, without --shell.
+    """
+    from torchkiln.commands._completion import completion_script
+
+    sys.stdout.write(completion_script(shell, _COMMANDS))
+
+
+def doctor(json: bool = False) -> None:
+    """Tell what Torchkiln finds here: versions, devices, threads, compiler, caches.
+
+    Args:
+        json: Print the findings as one JSON record instead of a table.
+    """
+    from torchkiln.commands._doctor import print_diagnosis, print_diagnosis_record
+
+    if json:
+        print_diagnosis_record()
+    else:
+        print_diagnosis()
 
 
 def fit(
@@ -96,10 +122,12 @@ def fit(
     limit: str | None = None,
     recompute: str | None = None,
     json: Path | None = None,
-) -> None:
+) -> int:
     """Predict the memory of a program before it runs, and say what to do if it does not fit.
 
     For example: torchkiln fit train.py:make --limit 8GB
+
+    The exit code is 0 if the program fits, and 1 if it does not.
 
     Args:
         program: file.py:function or package.module:function, which may stand alone, without
@@ -114,7 +142,8 @@ def fit(
     """
     from torchkiln.commands._fit import fit as run_fit
 
-    run_fit(program, limit, recompute, json)
+    fits = run_fit(program, limit, recompute, json)
+    return ExitCode.OK if fits else ExitCode.FAILED
 
 
 def plan(
@@ -124,7 +153,7 @@ def plan(
     graphs: int | None = None,
     edges: int | None = None,
     cutoff_angstrom: float | None = None,
-    algorithm: str = "best_fit",
+    algorithm: Literal["best_fit", "next_fit", "lpfhp"] = "best_fit",
     picture: Path | None = None,
     save: Path | None = None,
 ) -> None:
@@ -157,6 +186,7 @@ def predict(
     output: Path | None = None,
     rows: int = 50,
     backend: Literal["inductor", "capture", "eager"] | None = None,
+    device: str | None = None,
 ) -> None:
     """Let a trained model predict the molecules in files (.xyz, .extxyz, .sdf, also .gz).
 
@@ -170,6 +200,7 @@ def predict(
         rows: How many molecules the table shows at most.
         backend: How the model runs: inductor, capture or eager; default: compiled only where there
             are many molecules.
+        device: Where to compute: cpu, cuda, cuda:1 and so on; default: cpu.
     """
     from torchkiln.commands._predict import predict_files
 
@@ -180,6 +211,7 @@ def predict(
         output=output,
         rows=rows,
         backend=backend,
+        device=device,
     )
 
 
@@ -194,6 +226,7 @@ _COMMANDS = {
         "list": cache_list,
         "clear": cache_clear,
     },
+    "completion": completion,
     "data": {
         "_help": "Prepare, check, list and clear datasets",
         "qm9": data_qm9,
@@ -210,31 +243,39 @@ _COMMANDS = {
     "predict": predict,
 }
 
+_PROG = "torchkiln"
+# The parameter that words without a flag belong to.
+_WORDS_FOR = {
+    "torchkiln completion": "shell",
+    "torchkiln fit": "program",
+    "torchkiln predict": "files",
+}
+_DESCRIPTION = "Torchkiln: shape freely, fire once. Whole training steps, compiled once."
 # What follows `torchkiln bench`, if it is not the benchmark of `bench.py` with its flags.
 _BENCHES = ("steps",)
-_SWITCHES = ("--force", "--dry_run")
-
-
-def _with_flag_values(args: list[str]) -> list[str]:
-    """Let switches stand alone: the parser wants a value for every option."""
-    spelled = []
-    for arg, following in itertools.pairwise([*args, ""]):
-        spelled.append(arg)
-        if arg in _SWITCHES and following.lower() not in ("true", "false"):
-            spelled.append("true")
-    return spelled
 
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line; errors that name a remedy are printed without a traceback."""
-    return run_stoppable(lambda: _run(sys.argv[1:] if args is None else args))
+    given = sys.argv[1:] if args is None else args
+    # Up to two words are the command; errors are told in its name.
+    prog = " ".join([_PROG, *_command_words(given)])
+    return run_command(lambda: _run(given), prog, "use smaller batches")
+
+
+def _command_words(args: list[str]) -> list[str]:
+    """Return the words at the beginning that name a command that there is."""
+    words: list[str] = []
+    node: Any = _COMMANDS
+    for arg in args:
+        if not isinstance(node, dict) or arg == "_help" or arg not in node:
+            break
+        node = node[arg]
+        words.append(arg)
+    return words
 
 
 def _run(args: list[str]) -> int:
-    from jsonargparse import CLI
-
-    from torchkiln.core._config_flags import check_config_flags
-
     if args[:2] == ["bench", "cosmic"]:
         from torchkiln.apps.cosmic import main as cosmic
 
@@ -243,28 +284,20 @@ def _run(args: list[str]) -> int:
         from torchkiln.apps.schnet import main as bench
 
         return bench(args[1:], prog="torchkiln bench")
-    if args[:1] == ["predict"]:
-        from torchkiln.commands._predict import spell_files
+    if args[:1] in (["--version"], ["version"]):
+        print(f"{_PROG} {__version__}")
+        return 0
+    from torchkiln.commands._dispatch import find_command, group_help, run_function
 
-        args = ["predict", *spell_files(args[1:])]
-    if args[:1] == ["fit"] and args[1:2] and not args[1].startswith("-"):
-        args = ["fit", "--program", *args[1:]]
-    try:
-        CLI(
-            _COMMANDS,
-            args=_with_flag_values(check_config_flags(args)),
-            as_positional=False,
-            prog="torchkiln",
-            version=__version__,
-            description="Torchkiln: shape freely, fire once. Whole training steps, compiled once.",
-        )
-    except RecursionError:
-        print("torchkiln: a value is nested too deep to be read", file=sys.stderr)
-        return 2
-    except TorchkilnError as error:
-        print(f"torchkiln: {error}", file=sys.stderr)
-        return 2
-    return 0
+    called = find_command(_COMMANDS, args, _PROG)
+    if not isinstance(called.target, Mapping):
+        words_for = _WORDS_FOR.get(called.prog, "")
+        return run_function(called.target, called.args, called.prog, words_for)
+    # Without a command there is nothing to do: the same text, but on standard error.
+    description = str(called.target.get("_help", _DESCRIPTION))
+    asked = bool(called.args)
+    print(group_help(called.target, called.prog, description), file=None if asked else sys.stderr)
+    return 0 if asked else ExitCode.USAGE
 
 
 if __name__ == "__main__":

@@ -56,14 +56,14 @@ def test_force_needs_no_value(tables, tmp_path, capsys, flag):
     (root / "raw").mkdir(parents=True)
     (root / "raw" / "gdb9.sdf").write_text("downloaded")
     command = ["data", "qm9", "--root", str(root), "--source", str(tables), "--limit", "2"]
-    assert cli.main([*command, "--force", "false"]) == 2
+    assert cli.main([*command, "--force", "false"]) == 1
     assert "not written by torchkiln" in capsys.readouterr().err
     assert cli.main([*command[:2], *flag, *command[2:]]) == 0
     assert "2 molecules are ready" in capsys.readouterr().err
 
 
 def test_a_missing_source_is_one_line_with_the_remedy(tmp_path, capsys):
-    assert cli.main(["data", "qm9", "--root", str(tmp_path), "--source", str(tmp_path)]) == 2
+    assert cli.main(["data", "qm9", "--root", str(tmp_path), "--source", str(tmp_path)]) == 1
     assert "it must contain the tables of qm9pack" in capsys.readouterr().err
 
 
@@ -254,13 +254,13 @@ def test_the_command_line_reaches_all_of_them(data_dir, tmp_path, capsys):
     write_events(tmp_path / "light.h5")
     assert cli.main(["data", "cosmic", "--root", str(tmp_path)]) == 0
     assert "light.h5" in capsys.readouterr().out
-    for args, words in (
-        (["cosmic"], "--root FOLDER"),
-        (["fashion_mnist", "--root", str(tmp_path)], "dataset-fashion-mnist"),
-        (["qm9", "--source", str(tmp_path)], "it must contain the tables of qm9pack"),
-        (["water", "--subset", "none"], "none"),
+    for args, code, words in (
+        (["cosmic"], 2, "--root FOLDER"),
+        (["fashion_mnist", "--root", str(tmp_path)], 1, "dataset-fashion-mnist"),
+        (["qm9", "--source", str(tmp_path)], 1, "it must contain the tables of qm9pack"),
+        (["water", "--subset", "none"], 2, "none"),
     ):
-        assert cli.main(["data", *args]) == 2
+        assert cli.main(["data", *args]) == code
         error = capsys.readouterr().err
         assert words in error
         assert "Traceback" not in error

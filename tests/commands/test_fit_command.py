@@ -80,6 +80,13 @@ def test_a_function_in_a_file_is_planned(source, tmp_path, capsys, function):
     assert written["parameter_bytes"] == 4 * (8 * 64 + 64 + 64 * 8 + 8)
 
 
+def test_a_program_that_does_not_fit_ends_with_another_code(source, capsys):
+    assert cli.main(["fit", "--limit", "1MB", f"{source}:make", "--quiet"]) == 1
+    shown = capsys.readouterr()
+    assert "It does not fit" in shown.out
+    assert shown.err == ""
+
+
 def test_a_function_in_a_module_is_planned(source, monkeypatch, capsys):
     monkeypatch.chdir(source.parent)
     assert cli.main(["fit", "program_to_fit:make", "--recompute", "layers"]) == 0
@@ -105,7 +112,7 @@ def test_mistakes_name_the_remedy(source, capsys, named, remedy):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("8GB", 8 * GB), ("512M", 512 * 2**20), ("1.5 GiB", 3 * GB // 2), ("100", 100)],
+    [("8GB", 8 * GB), ("512M", 512 * 2**20), ("1.5 GiB", 3 * GB // 2), ("100B", 100)],
 )
 def test_sizes_are_read_as_people_write_them(text, size):
     assert parse_size(text) == size

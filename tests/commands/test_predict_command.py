@@ -8,7 +8,7 @@ import torch
 
 from torchkiln.apps.schnet._trained import UnknownElement, load_trained
 from torchkiln.checkpoints import CheckpointStore
-from torchkiln.commands._predict import predict_files, spell_files
+from torchkiln.commands._predict import predict_files
 from torchkiln.core import CheckpointError, OptionsError, StoreError
 from torchkiln.datasets import TargetTransform, read_molecules
 from torchkiln.models import SchNet
@@ -164,17 +164,3 @@ def test_the_examples_of_the_documentation_run(place, capfd):
     assert capfd.readouterr().out.startswith("U0 in eV: ")
     links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
-
-
-@pytest.mark.parametrize(
-    ("args", "spelled"),
-    [
-        (["--model_name", "m", "a", "b"], ["--model_name", "m", "--files+=a", "--files+=b"]),
-        (["a", "--model_name=m", "b"], ["--files+=a", "--model_name=m", "--files+=b"]),
-        (["--files", "[a]", "--rows", "-1"], ["--files", "[a]", "--rows", "-1"]),
-        (["--help", "a"], ["--help", "--files+=a"]),
-        (["--", "-a", "--b"], ["--files+=-a", "--files+=--b"]),
-    ],
-)
-def test_files_may_stand_alone(args, spelled):
-    assert spell_files(args) == spelled

@@ -17,14 +17,19 @@ LAZY = {
     "poptorch._args": {_PYG: "torchkiln.graphs._containers"},
     "torchkiln.cli": {
         _COMMAND: """
-            torchkiln.apps.cosmic torchkiln.apps.schnet torchkiln.apps.steps
-            torchkiln.commands._cache torchkiln.commands._doctor torchkiln.commands._fit
-            torchkiln.commands._plan torchkiln.commands._predict torchkiln.core
-            torchkiln.core._config_flags
+            torchkiln.apps._command_line torchkiln.apps.cosmic torchkiln.apps.schnet
+            torchkiln.apps.steps
+            torchkiln.commands._cache torchkiln.commands._completion torchkiln.commands._dispatch
+            torchkiln.commands._doctor torchkiln.commands._fit torchkiln.commands._plan
+            torchkiln.commands._predict torchkiln.core
         """,
-        _PIN: "torchkiln.core._threads",
     },
     "torchkiln.commands._cache": {_HEAVY: "torchkiln.runtime.cache._cache"},
+    "torchkiln.commands._completion": {
+        "of one application each; both have a function of that name": """
+            torchkiln.apps.cosmic._arguments torchkiln.apps.schnet._config_file
+        """,
+    },
     "torchkiln.commands._data": {
         _COMMAND: """
             torchkiln.datasets torchkiln.datasets._array_cache torchkiln.datasets.cosmic._files
@@ -43,7 +48,8 @@ LAZY = {
     "torchkiln.commands._predict": {
         _PIN: "torchkiln.core._threads",
         _HEAVY: """
-            torchkiln.apps.schnet torchkiln.commands._predict_output torchkiln.datasets
+            torchkiln.apps.schnet torchkiln.apps.schnet._trained
+            torchkiln.commands._predict_output torchkiln.datasets
             torchkiln.datasets.molecules._molecules torchkiln.datasets.molecules._targets
         """,
     },
@@ -58,7 +64,7 @@ LAZY = {
     "torchkiln.apps.schnet._main": {
         "start-up is timed from here on, imports included": """
             torchkiln.apps._command_line torchkiln.apps.schnet._arguments
-            torchkiln.apps.schnet._startup
+            torchkiln.apps.schnet._requirements torchkiln.apps.schnet._startup
         """,
         _HEAVY: "torchkiln.apps.schnet._experiment",
     },

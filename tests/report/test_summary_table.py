@@ -77,7 +77,8 @@ def test_the_epoch_of_the_best_weights_is_told():
     assert shown["Best weights"] == "those after epoch 8 of 12, by validation error"
 
 
-def test_it_is_plain_text_of_at_most_80_columns_where_there_is_no_terminal():
+def test_it_is_plain_text_of_at_most_80_columns_where_there_is_no_terminal(monkeypatch):
+    monkeypatch.delenv("COLUMNS")
     result = dataclasses.replace(sample_run(), note="a reason " * 30)
     assert "\x1b" not in table(result)
     assert max(map(len, table(result).splitlines())) <= 80

@@ -36,5 +36,5 @@ def test_event_files_hold_losses_epochs_and_result(tmp_path):
 
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(OptionsError, match=r"pip install torchkiln\[tensorboard\]"):
+    with pytest.raises(OptionsError, match=r"pip install 'torchkiln\[tensorboard\]'"):
         make_monitor(tmp_path, use_tensorboard=True)

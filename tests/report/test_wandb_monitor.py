@@ -108,7 +108,7 @@ def test_no_key_costs_the_log_and_not_the_training(offline, monkeypatch, tmp_pat
 
 def test_a_missing_package_is_named_with_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(OptionsError, match=r"pip install torchkiln\[wandb\]"):
+    with pytest.raises(OptionsError, match=r"pip install 'torchkiln\[wandb\]'"):
         make_monitor(tmp_path, use_wandb=True)
 
 

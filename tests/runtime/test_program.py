@@ -79,6 +79,7 @@ def test_hooks_run_around_a_failed_build():
     assert calls == ["after"]
 
 
+@pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("show", [True, False])
 def test_progress_bar_is_named_and_can_be_switched_off(show, capsys):
     program = training_model(MLP(), Options(backend="capture", show_progress=show))

@@ -17,7 +17,7 @@ def test_every_status_has_a_code(status, code):
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (OptionsError("no such flag"), 2, "prog: no such flag\nAll flags: prog --help\n"),
+        (OptionsError("no such flag"), 2, "prog: no such flag\nMore: prog --help\n"),
         (CheckpointError("damaged"), 1, "prog: damaged\n"),
         (MemoryError("8 GB"), 1, "prog: not enough memory (8 GB); use less\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),

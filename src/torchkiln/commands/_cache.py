@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from torchkiln.core import Options, OptionsError
+from torchkiln.core._console import make_console
 
 
 def _find(directory: Path | None) -> Path:
@@ -24,7 +24,6 @@ def list_cache(directory: Path | None) -> None:
     """Print one line an executable."""
     import datetime
 
-    from rich.console import Console
     from rich.table import Table
 
     from torchkiln.runtime.cache._cache import ExecutableCache
@@ -39,17 +38,15 @@ def list_cache(directory: Path | None) -> None:
         size = f"{entry.size_bytes / 2**20:.1f} MB"
         table.add_row(used, size, entry.description, entry.key[:12])
     total = sum(entry.size_bytes for entry in entries)
-    console = Console(width=None if os.isatty(1) else 130)
+    console = make_console(plain_width=130)
     console.print(table)
     console.print(f"{total / 2**20:.1f} MB in total; `torchkiln cache clear` frees it")
 
 
 def clear_cache(directory: Path | None) -> None:
     """Delete all executables and say how much that freed."""
-    from rich.console import Console
-
     from torchkiln.runtime.cache._cache import ExecutableCache
 
     path = _find(directory)
     freed = ExecutableCache(path, Options().cache_limit_bytes).clear()
-    Console().print(f"freed {freed / 2**20:.1f} MB in {path}")
+    make_console().print(f"freed {freed / 2**20:.1f} MB in {path}")

@@ -5,16 +5,14 @@ The command line is derived from these functions, so importing them must load no
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from torchkiln.core import OptionsError, StoreError
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from torchkiln.core._console import make_console
+from torchkiln.core._progress import say
 
 
 def data_qm9(
@@ -69,11 +67,15 @@ def _write_qm9(root: Path, source: Path | None, limit: int | None, force: bool) 
     """Write QM9 below `root`, telling what happens on stderr and the folder on stdout."""
     from torchkiln.datasets import write_qm9_root
 
-    written = write_qm9_root(root, source=source, limit=limit, force=force, say=_say)
+    written = write_qm9_root(root, source=source, limit=limit, force=force, say=say)
     sys.stdout.write(f"{written}\n")
 
 
-def data_water(subset: str = "debug", root: Path | None = None, seed: int = 0) -> None:
+def data_water(
+    subset: Literal["debug", "test", "train", "all"] = "debug",
+    root: Path | None = None,
+    seed: int = 0,
+) -> None:
     """Generate water clusters, or read those of the HydroNet release, and check them.
 
     Args:
@@ -84,7 +86,7 @@ def data_water(subset: str = "debug", root: Path | None = None, seed: int = 0) -
     """
     from torchkiln.datasets.water import prepare_water as prepare
 
-    sys.stdout.write(f"{prepare(subset, root, seed, say=_say)}\n")
+    sys.stdout.write(f"{prepare(subset, root, seed, say=say)}\n")
 
 
 def data_fashion_mnist(root: Path | None = None) -> None:
@@ -135,8 +137,14 @@ def data_list() -> None:
     from torchkiln.datasets.qm9._source import find_source
 
     table = Table(title=f"Datasets (data directory: {data_dir()})", title_justify="left")
-    for column in ("dataset", "state", "size", "where"):
-        table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
+    table.add_column("dataset", no_wrap=True)
+    for column in ("state", "size", "where"):
+        table.add_column(
+            column,
+            justify="right" if column == "size" else "left",
+            overflow="fold",
+            min_width=len("fashion_mnist") if column == "state" else None,
+        )
     try:
         ready = kept_path(find_source()).is_file()
         state = "ready" if ready else "not prepared: torchkiln data qm9"
@@ -151,7 +159,7 @@ def data_list() -> None:
     except StoreError:
         table.add_row("fashion_mnist", "not here: torchkiln data fashion_mnist says more", "", "")
     table.add_row("cosmic", "torchkiln data cosmic --root FOLDER checks yours", "", "")
-    _console().print(table)
+    make_console().print(table)
 
 
 def data_sample(output: Path = Path("molecules.xyz"), force: bool = False) -> None:
@@ -183,7 +191,7 @@ def data_clear(dry_run: bool = False) -> None:
         sys.stdout.write(f"{path} ({size / 1e6:.1f} MB)\n")
     total = sum(size for _, size in cleared) / 1e6
     deed = "would be deleted" if dry_run else "deleted"
-    _say(f"{len(cleared)} files {deed}, {total:.1f} MB in {data_dir()}")
+    say(f"{len(cleared)} files {deed}, {total:.1f} MB in {data_dir()}")
 
 
 def _kept(dataset: str) -> tuple[str, str]:
@@ -192,10 +200,6 @@ def _kept(dataset: str) -> tuple[str, str]:
     files = kept_files(dataset)
     where = ", ".join(dict.fromkeys(str(path.parent) for path in files))
     return (f"{_megabytes(files)}, {len(files)} files", where) if files else ("", "")
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
 
 
 def _megabytes(paths: list[Path]) -> str:
@@ -210,10 +214,4 @@ def _print_rows(title: str, rows: list[tuple[str, str]]) -> None:
     table.add_column("finding", overflow="fold")
     for name, finding in rows:
         table.add_row(name, finding)
-    _console().print(table)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if os.isatty(1) else 120)
+    make_console().print(table)

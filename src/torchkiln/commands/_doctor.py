@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
+import json
+import sys
 from collections.abc import Callable, Iterable
 
 from torchkiln.commands import _doctor_caches, _doctor_machine, _doctor_pools, _doctor_versions
 from torchkiln.commands._findings import Finding
+from torchkiln.core import __version__
+from torchkiln.core._console import make_console
 from torchkiln.core._own_code import OWN_FOLDERS
 
 Probe = Callable[[], Iterable[Finding]]
@@ -17,7 +21,6 @@ def print_diagnosis() -> None:
 
     Never fails: a probe that does is a finding.
     """
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -34,9 +37,20 @@ def print_diagnosis() -> None:
                 text += f"\n[yellow]-> {escape(finding.remedy)}"
             table.add_row(f"  {escape(finding.what)}", text)
         table.add_section()
-    console = Console(width=None if os.isatty(1) else 120)
+    console = make_console()
     console.print(table)
     console.print(f"{num_remedies} remedies above, marked ->" if num_remedies else "All is well")
+
+
+def print_diagnosis_record() -> None:
+    """Print the same as one JSON record; the remedy of a finding is empty if nothing is wrong."""
+    parts = {
+        title: [dataclasses.asdict(finding) for finding in run_probe(title, probe)]
+        for title, probe in _probes().items()
+    }
+    remedies = [entry["remedy"] for part in parts.values() for entry in part if entry["remedy"]]
+    record = {"version": __version__, "findings": parts, "remedies": remedies}
+    sys.stdout.write(json.dumps(record, indent=2) + "\n")
 
 
 def run_probe(title: str, probe: Probe) -> list[Finding]:

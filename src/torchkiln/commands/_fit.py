@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchkiln.core import OptionsError, write_atomic
+from torchkiln.core._progress import say
 from torchkiln.report._memory_verdict import available_bytes, print_memory_report
 
 if TYPE_CHECKING:
@@ -21,8 +22,12 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 
 
-def fit(program: str, limit: str | None, recompute: str | None, json: Path | None) -> None:
-    """Predict the memory of a program that a Python function makes, and print the verdict."""
+def fit(program: str, limit: str | None, recompute: str | None, json: Path | None) -> bool:
+    """Predict the memory of a program that a Python function makes, and print the verdict.
+
+    Returns:
+        Whether it fits.
+    """
     import psutil
 
     from torchkiln.runtime import Program
@@ -43,14 +48,15 @@ def fit(program: str, limit: str | None, recompute: str | None, json: Path | Non
             made.optimizer,
             training=made.training,
         )
-    sys.stderr.write("Planning memory, which takes some seconds to a minute\n")
+    say("Planning memory, which takes some seconds to a minute")
     report = made.memory_report(*args, **kwargs)
     # A limit counts Python and its libraries; what is available does not: they run already.
     left_bytes = max(limit_bytes - base_bytes, 0) if limit is not None else limit_bytes
-    print_memory_report(report, left_bytes)
+    fits = print_memory_report(report, left_bytes)
     if json is not None:
         write_atomic(json, json_module.dumps(to_plain(report, left_bytes), indent=2) + "\n")
-        sys.stderr.write(f"wrote {json}\n")
+        say(f"wrote {json}")
+    return fits
 
 
 def to_plain(report: MemoryReport, limit_bytes: int) -> dict[str, Any]:
@@ -66,10 +72,16 @@ def to_plain(report: MemoryReport, limit_bytes: int) -> dict[str, Any]:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as 8GB, 512M or 1.5 GiB; K, M, G, T are powers of 1024."""
+    """Return the bytes of a size such as 8GB, 512M or 1.5 GiB; K, M, G, T are powers of 1024.
+
+    Raises:
+        OptionsError: It is no size, or a number without a unit: nobody means 8 bytes.
+    """
     match = _SIZE.fullmatch(text)
     if match is None:
         raise OptionsError(f"{text!r} is not a size; write it like 8GB, 512MB or 1.5G")
+    if match[1] == text.strip():
+        raise OptionsError(f"the size {text} has no unit; write {text}GB, or {text}MB for less")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 import warnings
@@ -15,6 +14,7 @@ from torchkiln.commands._plan_picture import draw_plan
 from torchkiln.commands._plan_report import PlanReport
 from torchkiln.commands._plan_sizes import Sizes, read_sizes
 from torchkiln.core import OptionsError, to_choice
+from torchkiln.core._console import make_console
 from torchkiln.packing import ALGORITHMS, PackPlan, choose_slots, pack
 
 _DEFAULT_NODES = 512
@@ -105,17 +105,16 @@ def _efficiency_curve(
 
 
 def _print(report: PlanReport) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     plan = report.plan
     table = Table(title=f"{report.title}: share of slots that hold real data", title_justify="left")
-    table.add_column("algorithm")
+    table.add_column("algorithm", min_width=len("algorithm"))
     table.add_column("batches", justify="right")
     for axis in report.sizes:
         table.add_column(axis, justify="right")
     table.add_column("graphs", justify="right")
-    table.add_column("planned in", justify="right")
+    table.add_column("time", justify="right")
     for name, made in report.plans.items():
         cells = [name, f"{len(made):,}"]
         cells += [f"{made.efficiency[axis]:.2%}" for axis in (*report.sizes, "graphs")]
@@ -128,7 +127,7 @@ def _print(report: PlanReport) -> None:
         "",
         "",
     )
-    console = Console(width=None if os.isatty(1) else 120)
+    console = make_console()
     console.print(table)
     console.print(
         f"{plan.num_graphs:,} graphs; every batch has "

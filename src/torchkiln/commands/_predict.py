@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchkiln.apps._device import check_device
 from torchkiln.commands._predictions import Predictions
 from torchkiln.core import Options, OptionsError
+from torchkiln.core._progress import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +31,7 @@ def predict_files(
     output: Path | None,
     rows: int,
     backend: str | None,
+    device: str | None = None,
 ) -> None:
     """Print a table of predictions, and write them to `output` if it is given.
 
@@ -42,22 +45,30 @@ def predict_files(
         raise OptionsError(f"rows must be 0 or more, got {rows}")
     check_output(output, files)
     _pin_threads()
+    if device is not None:
+        check_device(device)
     from torchkiln.apps.schnet import load_trained
     from torchkiln.commands._predict_output import print_table, write_output
 
     trained = load_trained(checkpoint_dir / model_name)
     start = time.perf_counter()
-    predictions = predict(files, trained, backend=backend)
+    predictions = predict(files, trained, backend=backend, device=device)
     print_table(predictions, model_name, rows=rows, seconds=time.perf_counter() - start)
     if output is not None:
         try:
             write_output(predictions, output)
         except OSError as error:
             raise _unwritable(output, error) from error
-        sys.stderr.write(f"wrote {output}\n")
+        say(f"wrote {output}")
 
 
-def predict(files: list[str], trained: TrainedModel, *, backend: str | None = None) -> Predictions:
+def predict(
+    files: list[str],
+    trained: TrainedModel,
+    *,
+    backend: str | None = None,
+    device: str | None = None,
+) -> Predictions:
     """Read all files and let the model look at their molecules.
 
     Raises:
@@ -67,21 +78,29 @@ def predict(files: list[str], trained: TrainedModel, *, backend: str | None = No
     from torchkiln.datasets import read_molecules
     from torchkiln.datasets.molecules._molecules import join_molecules
 
-    progress = sys.stderr.isatty()
-    parts = [read_molecules(file, progress=progress) for file in files]
+    parts = [read_molecules(file, progress=True) for file in files]
     for part in parts:
         trained.check_elements(part)
     molecules = parts[0] if len(parts) == 1 else join_molecules(parts, source=", ".join(files))
-    options = None if backend is None else Options(backend=backend)  # type: ignore[arg-type]
+    options = _options(len(molecules), backend, device)
     return Predictions(
         molecules=molecules,
         files=[file for file, part in zip(files, parts, strict=True) for _ in range(len(part))],
         frames=[frame for part in parts for frame in range(1, len(part) + 1)],
-        values=trained.predict(molecules, options=options, progress=progress),
+        values=trained.predict(molecules, options=options, progress=True),
         references=_references(molecules, trained.transform.target),
         target=trained.transform.target,
         unit=trained.transform.unit,
     )
+
+
+def _options(num_molecules: int, backend: str | None, device: str | None) -> Options:
+    """Return how to compute: what was asked for, the rest as suits so many molecules."""
+    from torchkiln.apps.schnet._trained import choose_options
+
+    options = choose_options(num_molecules)
+    asked = {"backend": backend, "device": device}
+    return options.replace(**{name: value for name, value in asked.items() if value is not None})
 
 
 def _pin_threads() -> None:
@@ -122,23 +141,3 @@ def check_output(output: Path | None, files: list[str]) -> None:
 
 def _unwritable(output: Path, error: OSError) -> OptionsError:
     return OptionsError(f"{output} cannot be written: {error}; choose another output")
-
-
-def spell_files(args: list[str]) -> list[str]:
-    """Let files stand alone in `predict --model_name NAME a.xyz b.xyz`.
-
-    The parser wants a name for every value: each file becomes `--files+=FILE`. After `--`,
-    everything is a file.
-    """
-    spelled: list[str] = []
-    expects_value = only_files = False
-    for arg in args:
-        if only_files or not (expects_value or arg.startswith("-")):
-            spelled.append(f"--files+={arg}")
-        elif arg == "--" and not expects_value:
-            only_files = True
-        else:
-            spelled.append(arg)
-            is_option = arg.startswith("--") and not expects_value
-            expects_value = is_option and "=" not in arg and arg not in ("--help", "--print_config")
-    return spelled

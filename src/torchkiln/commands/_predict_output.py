@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchkiln.commands._predictions import Predictions
+from torchkiln.core._console import make_console
 from torchkiln.datasets.files._elements import formula
 from torchkiln.datasets.files._write import write_csv, write_extxyz
 from torchkiln.report._units import error_scale, format_error, format_seconds, with_unit
@@ -20,7 +20,6 @@ _DECIMALS = 4
 
 def print_table(predictions: Predictions, model_name: str, *, rows: int, seconds: float) -> None:
     """Print the first `rows` molecules, and a closing line about all."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -52,7 +51,7 @@ def print_table(predictions: Predictions, model_name: str, *, rows: int, seconds
                 _known(error * scale.factor, "+,.2f"),
             ]
         table.add_row(*(escape(cell) for cell in cells))
-    console = Console(width=None if os.isatty(1) else 120)
+    console = make_console()
     console.print(table)
     if rows < count:
         console.print(

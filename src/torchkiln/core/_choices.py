@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 import reprlib
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from torchkiln.core._errors import OptionsError
+from torchkiln.core._near_miss import near_misses
 
 Choice = TypeVar("Choice")
 
@@ -55,6 +55,5 @@ def _name(choice: Any) -> str:
 def _near_match(value: Any, known: Iterable[str]) -> str:
     if not isinstance(value, str):
         return ""
-    small = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(value[:100].lower(), small, n=1)
-    return f"; did you mean {small[close[0]]!r}?" if close else ""
+    close = near_misses(value, known)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import json
 import os
@@ -13,6 +12,7 @@ from typing import Any, Self
 
 from torchkiln.core._choices import shown, to_choice
 from torchkiln.core._errors import OptionsError
+from torchkiln.core._near_miss import near_misses
 from torchkiln.core._text_formats import parse_json, parse_yaml
 
 
@@ -301,7 +301,7 @@ def _require_known(values: Mapping[str, Any]) -> None:
     known = [field.name for field in dataclasses.fields(Options)]
     for name in values:
         if name not in known:
-            close = difflib.get_close_matches(str(name)[:100], known, n=1)
+            close = near_misses(str(name), known)
             hint = f"did you mean {close[0]!r}?" if close else f"known options: {', '.join(known)}"
             raise OptionsError(f"unknown option {shown(name)}; {hint}")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torchkiln.core._console import make_console
 
 if TYPE_CHECKING:
     from torchkiln.runtime import MemoryReport
@@ -17,17 +18,19 @@ _ROWS = 20
 _COMFORTABLE = 0.9
 
 
-def print_memory_report(report: MemoryReport, limit_bytes: int) -> None:
+def print_memory_report(report: MemoryReport, limit_bytes: int) -> bool:
     """Print parts, modules, the verdict, and remedies with their predicted figures.
 
     Args:
         report: What `program.memory_report(*example)` returned.
         limit_bytes: What the program may use beside Python and its libraries.
+
+    Returns:
+        Whether it fits.
     """
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if os.isatty(1) else 110)
+    console = make_console(plain_width=110)
     table = Table(title="Memory at the peak", title_justify="left")
     table.add_column("what")
     table.add_column("MB", justify="right")
@@ -47,7 +50,7 @@ def print_memory_report(report: MemoryReport, limit_bytes: int) -> None:
     share = report.total_bytes / max(limit_bytes, 1)
     if share <= _COMFORTABLE:
         console.print(f"It fits: {share:.0%} of {_size(limit_bytes)}.", style="green")
-        return
+        return True
     if share <= 1:
         console.print(f"It just fits: {share:.0%} of {_size(limit_bytes)}.", style="yellow")
     else:
@@ -56,6 +59,7 @@ def print_memory_report(report: MemoryReport, limit_bytes: int) -> None:
     console.print("What helps, with the total to expect:")
     for remedy, expected in remedies(report, limit_bytes):
         console.print(f"  {_size(expected):>10}  {remedy}", highlight=False)
+    return share <= 1
 
 
 def remedies(report: MemoryReport, limit_bytes: int) -> Iterator[tuple[str, int]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from torchkiln.core._progress import is_terminal
 from torchkiln.report._lines import LinesMonitor
 from torchkiln.report._monitor import MonitorGroup, RunMonitor
 from torchkiln.report._progress import BarsMonitor
@@ -47,7 +47,7 @@ def make_monitor(
     """
     stream = sys.stderr if stream is None else stream
     if progress == "auto":
-        progress = "bars" if _is_terminal(stream) else "lines"
+        progress = "bars" if is_terminal(stream) else "lines"
     monitors: list[RunMonitor] = []
     if progress == "bars":
         monitors.append(BarsMonitor(stream, unit=unit, counted=counted))
@@ -73,7 +73,3 @@ def make_monitor(
             TensorboardMonitor(events / run_name if run_name else events, counted=counted)
         )
     return MonitorGroup(monitors)
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM") != "dumb"

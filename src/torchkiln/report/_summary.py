@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
+from torchkiln.core._console import make_console
 from torchkiln.report._record import RunResult
 from torchkiln.report._results_file import to_record
 from torchkiln.report._rows import summary_groups
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _PLAIN_WIDTH = 80
 _STYLES = {"finished": "green", "interrupted": "yellow", "failed": "bold red"}
@@ -23,7 +21,7 @@ def print_summary(result: RunResult, *, stream: TextIO | None = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = _console(sys.stdout if stream is None else stream)
+    console = make_console(stream, plain_width=_PLAIN_WIDTH, highlight=False)
     table = Table(box=box.ROUNDED, show_header=False, pad_edge=True)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -46,9 +44,3 @@ def print_record(result: RunResult, *, stream: TextIO | None = None) -> None:
     """Print the run as one line of JSON, the content of `results.json`."""
     stream = sys.stdout if stream is None else stream
     stream.write(json.dumps(to_record(result), allow_nan=False) + "\n")
-
-
-def _console(stream: TextIO) -> Console:
-    from rich.console import Console
-
-    return Console(file=stream, width=None if stream.isatty() else _PLAIN_WIDTH, highlight=False)

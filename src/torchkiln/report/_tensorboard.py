@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
-from torchkiln.core import OptionsError
+from torchkiln.core._extras import require_package
 from torchkiln.report._epoch_names import named_figures
 from torchkiln.report._monitor import QuietMonitor, UpdateCounter
 from torchkiln.report._record import EpochRecord, RunResult, StepRecord
@@ -22,11 +21,12 @@ class TensorboardMonitor(QuietMonitor):
     """
 
     def __init__(self, directory: Path, *, counted: str = "samples") -> None:
-        if importlib.util.find_spec("tensorboard") is None:
-            raise OptionsError(
-                "a TensorBoard log was asked for but tensorboard is not installed; "
-                "run `pip install torchkiln[tensorboard]` or leave it out"
-            )
+        require_package(
+            "tensorboard",
+            wanted_for="use_tensorboard",
+            extra="tensorboard",
+            otherwise="switch it off",
+        )
         self._directory = directory
         self._counted = counted
         self._writer: Any = None

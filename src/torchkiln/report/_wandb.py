@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
 
-from torchkiln.core import OptionsError
+from torchkiln.core._extras import require_package
 from torchkiln.report._epoch_names import named_figures
 from torchkiln.report._monitor import QuietMonitor, UpdateCounter
 from torchkiln.report._record import EpochRecord, RunResult, StepRecord
@@ -37,11 +36,7 @@ class WandbMonitor(QuietMonitor):
         directory: Path,
         counted: str = "samples",
     ) -> None:
-        if importlib.util.find_spec("wandb") is None:
-            raise OptionsError(
-                "use_wandb is on but wandb is not installed; "
-                "run `pip install torchkiln[wandb]` or pass --use_wandb false"
-            )
+        require_package("wandb", wanted_for="use_wandb", extra="wandb", otherwise="switch it off")
         self._project = project
         self._run_name = run_name
         self._settings = settings

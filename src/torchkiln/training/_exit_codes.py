@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torchkiln.core import OptionsError, TorchkilnError, run_stoppable
+from torchkiln.core._plain_warnings import plain_messages
 
 if TYPE_CHECKING:
     from torchkiln.report import RunResult
@@ -47,7 +48,8 @@ def run_command(command: Callable[[], int], prog: str, memory_remedy: str) -> in
         Its own code, or 2 for a wrong command line, 1 for a run that failed, 130 after Ctrl-C, 143
         after SIGTERM. A training that was interrupted says so by its own code.
     """
-    return run_stoppable(lambda: _run(command, prog, memory_remedy))
+    with plain_messages():
+        return run_stoppable(lambda: _run(command, prog, memory_remedy))
 
 
 def _run(command: Callable[[], int], prog: str, memory_remedy: str) -> int:
@@ -56,7 +58,7 @@ def _run(command: Callable[[], int], prog: str, memory_remedy: str) -> int:
         sys.stdout.flush()  # here, where a closed pipe is understood
         return code
     except OptionsError as error:
-        return _complain(f"{prog}: {error}\nAll flags: {prog} --help", ExitCode.USAGE)
+        return _complain(f"{prog}: {error}\nMore: {prog} --help", ExitCode.USAGE)
     except TorchkilnError as error:
         return _complain(f"{prog}: {error}", ExitCode.FAILED)
     except MemoryError as error:

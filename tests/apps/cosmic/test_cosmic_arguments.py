@@ -46,8 +46,8 @@ def test_the_quick_config_names_seeds_that_differ():
 @pytest.mark.parametrize(
     ("arg", "message"),
     [
-        ("mode=trian", "train,inference,iotest,fit"),
-        ("run.compute_mode=TPU", "CPU,CUDA,IPU"),
+        ("mode=trian", "mode.name must be train, inference, iotest or fit, got 'trian'"),
+        ("run.compute_mode=TPU", "run.compute_mode must be CPU, CUDA or IPU"),
         ("run.minibatch_size=0", "run.minibatch_size must be at least 1, got 0"),
         ("run.epoch=3", "run.epoch"),
         ("run.id=a/b", "name of a folder, got 'a/b'"),

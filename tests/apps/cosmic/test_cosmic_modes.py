@@ -62,6 +62,14 @@ def test_fit_foretells_the_memory_of_a_step_and_runs_nothing(tiny_args, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+def test_fit_of_a_step_that_does_not_fit_ends_with_another_code(tiny_args, capsys, monkeypatch):
+    monkeypatch.setattr("torchkiln.apps.cosmic._experiment.available_bytes", lambda: 1000)
+    assert main([*tiny_args, "mode=fit", "run.compute_mode=IPU", "--quiet"]) == 1
+    shown = capsys.readouterr()
+    assert "It does not fit" in shown.out
+    assert shown.err == ""
+
+
 def test_memory_of_plain_pytorch_cannot_be_foretold(tiny_args, capsys):
     assert main([*tiny_args, "mode=fit", "run.compute_mode=CPU"]) == 2
     assert "run.compute_mode=IPU" in capsys.readouterr().err

@@ -47,9 +47,10 @@ def test_the_annotated_config_explains_every_parameter_and_holds_its_default():
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_configs_are_small_and_say_what_for(path):
     settings = read_settings(["--config", str(path)])
-    assert settings.bench.learning_rate_decay < 1
+    if path.stem != "qm9_original":
+        assert settings.bench.learning_rate_decay < 1
     assert f"python3 bench.py --config configs/{path.name}" in path.read_text()
-    if path.stem not in ("bench_config", "qm9_packed"):
+    if path.stem not in ("bench_config", "qm9_packed", "qm9_original"):
         given = flat(read_config(path))
         changed = [key for key in given if flat(settings.to_dict())[key] != DEFAULTS[key]]
         # Defaults that a comparison depends on may be written down.

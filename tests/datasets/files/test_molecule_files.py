@@ -87,6 +87,7 @@ def test_qm9_as_sdf_gives_back_every_bit(tmp_path, molecules):
     assert got.names == [f"gdb_{index}" for index in molecules.index]
 
 
+@pytest.mark.usefixtures("watched")
 def test_packed_files_are_read_as_they_are(tmp_path, capfd):
     (tmp_path / "a.xyz.gz").write_bytes(gzip.compress(ATOM.encode()))
     (tmp_path / "b.XYZ").write_bytes(gzip.compress(ATOM.encode()))

@@ -10,6 +10,8 @@ from torchkiln import NoLossError, Options, training_model
 from torchkiln.core import add_listener
 from torchkiln.runtime.compile._progress import CompileProgress
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 
 class Tiny(nn.Module):
     def __init__(self, good=True):

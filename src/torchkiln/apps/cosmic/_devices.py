@@ -6,7 +6,6 @@ program is all in this file; examples/cosmic_tagger.py has a third one, in PopTo
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, Protocol, final
 
@@ -169,8 +168,6 @@ class CompiledDevice:
             backend=options.backend if run.backend is None else Backend(run.backend),
             recompute=run.recompute,
             cache_dir=run.executable_dir,
-            # A bar that is redrawn makes a log of thousands of lines.
-            show_progress=sys.stderr.isatty(),
         )
         self._num_workers = settings.data.num_workers
         # The precision itself is part of the network's forward.

@@ -11,7 +11,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from tqdm.std import tqdm
 
 from torchkiln.apps.cosmic._data import (
     ShuffledOrder,
@@ -28,11 +27,11 @@ from torchkiln.apps.cosmic._settings import ComputeMode, Settings
 from torchkiln.apps.cosmic._tagger import Tagger, TaggerWithLoss, make_tagger
 from torchkiln.apps.cosmic._trainer import train
 from torchkiln.core import OptionsError, write_atomic
+from torchkiln.core._progress import say
 from torchkiln.core._threads import on_all_cores
 from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
 from torchkiln.models import SegmentationMetrics
 from torchkiln.report._memory_verdict import available_bytes, print_memory_report
-from torchkiln.runtime import MemoryReport
 
 
 def run_training(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> TrainingRecord:
@@ -98,8 +97,11 @@ def measure_loading(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -
     return rate
 
 
-def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> MemoryReport:
+def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> bool:
     """Say how much memory a training step needs, and what helps if that is too much.
+
+    Returns:
+        Whether that is there.
 
     Raises:
         OptionsError: The compute mode has no static program, whose memory could be foretold.
@@ -119,17 +121,11 @@ def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -
     say(f"planning a step with {size} images of 3 planes of {height} x {width}: about a minute")
     rule = device.make_optimizer(optimizer.name, module.parameters(), optimizer.learning_rate)
     report = device.make_program(module, rule).memory_report(images, labels)
-    print_memory_report(report, available_bytes())
-    return report
+    return print_memory_report(report, available_bytes())
 
 
 def _make_judge(settings: Settings, tagger: Tagger, device: Device, images: CosmicImages) -> Judge:
     return Judge(tagger, device, images, settings.run.minibatch_size, settings.mode.background_odds)
-
-
-def say(text: str) -> None:
-    """Tell the person; stdout is for results."""
-    tqdm.write(text, file=sys.stderr)
 
 
 @final

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
-from tqdm.std import tqdm
 
 from torchkiln.apps.cosmic._data import PaddedOrder
 from torchkiln.apps.cosmic._devices import Device
 from torchkiln.apps.cosmic._tagger import Classes, Tagger
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets.cosmic import CosmicImages
 from torchkiln.models import SegmentationMetrics, count_pixels
+
+if TYPE_CHECKING:
+    from tqdm.std import tqdm
 
 
 @final
@@ -76,13 +78,6 @@ def progress(
     batches: Iterable[Any], name: str, total: int | None = None, initial: int = 0
 ) -> tqdm[Any]:
     """Return `batches` behind a bar, which is only drawn where somebody looks."""
-    return tqdm(
-        batches,
-        desc=name,
-        total=total,
-        initial=initial,
-        leave=False,
-        dynamic_ncols=True,
-        disable=not sys.stderr.isatty(),
-        file=sys.stderr,
+    return progress_bar(
+        batches, desc=name, total=total, initial=initial, leave=False, dynamic_ncols=True
     )

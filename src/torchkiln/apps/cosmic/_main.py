@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchkiln.apps.cosmic._settings import ModeKind
+from torchkiln.apps.cosmic._settings import ModeKind, Settings
 from torchkiln.training import ExitCode
 from torchkiln.training._exit_codes import run_command
 
@@ -35,10 +35,17 @@ def main(
 
 
 def _run(args: Sequence[str] | None, prog: str, make_ipu: MakeDevice | None) -> int:
-    from torchkiln.apps._command_line import fix_threads
+    from torchkiln.apps._command_line import speaking
     from torchkiln.apps.cosmic._arguments import read_settings
 
     settings = read_settings(sys.argv[1:] if args is None else args, prog)
+    with speaking(quiet=settings.run.quiet, log_level=settings.run.log_level):
+        return _run_mode(settings, make_ipu)
+
+
+def _run_mode(settings: Settings, make_ipu: MakeDevice | None) -> int:
+    from torchkiln.apps._command_line import fix_threads
+
     fix_threads(settings.run.threads)
     from torchkiln.apps.cosmic import _experiment
     from torchkiln.apps.cosmic._devices import CompiledDevice
@@ -51,7 +58,8 @@ def _run(args: Sequence[str] | None, prog: str, make_ipu: MakeDevice | None) -> 
         ModeKind.fit: _experiment.foretell_memory,
     }
     try:
-        modes[settings.mode.name](settings, make_ipu or CompiledDevice)
+        outcome = modes[settings.mode.name](settings, make_ipu or CompiledDevice)
     except Interrupted:
         return ExitCode.INTERRUPTED
-    return ExitCode.OK
+    does_not_fit = settings.mode.name is ModeKind.fit and not outcome
+    return ExitCode.FAILED if does_not_fit else ExitCode.OK

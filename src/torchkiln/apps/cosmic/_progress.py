@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, final
-
-from tqdm.std import tqdm
+from typing import TYPE_CHECKING, Any, final
 
 from torchkiln.apps.cosmic._judge import progress
 from torchkiln.apps.cosmic._record import MEAN_IOU, EpochMetrics
 from torchkiln.report import EpochRecord, QuietMonitor, StepRecord
+
+if TYPE_CHECKING:
+    from tqdm.std import tqdm
 
 # Where no bar is drawn, in a log, a line now and then shows that a run is alive.
 _LINE_EVERY_S = 60.0

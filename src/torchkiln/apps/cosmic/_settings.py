@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torchkiln.core import OptionsError, default_cache_dir
+from torchkiln.core._plain_warnings import LogLevel
 
 
 class ModeKind(enum.Enum):
@@ -119,6 +120,9 @@ class RunSettings:
         recompute: Let static programs save memory by computing intermediates again: auto or null.
         cache_dir: Where static programs are kept, so that a second start need not compile; null:
             POPTORCH_CACHE_DIR, or a folder in the user's cache directory.
+        quiet: Tell less: no progress and no messages, only results, warnings and errors.
+        log_level: Which log messages of Torchkiln and torch to show: those of this level and above;
+            error hides warnings, too.
     """
 
     id: str = "cosmic"
@@ -132,6 +136,8 @@ class RunSettings:
     backend: Literal["inductor", "capture", "eager"] | None = None
     recompute: Literal["auto"] | None = None
     cache_dir: Path | None = None
+    quiet: bool = False
+    log_level: LogLevel = "warning"
 
     def __post_init__(self) -> None:
         _require_least("run.minibatch_size", self.minibatch_size, 1)

@@ -2,21 +2,30 @@
 
 Two forms are understood, and may be mixed: nested (`--dataset_factory.batch_size 12`) and short
 (`--batch_size 12`), on the command line and as keys of a config file. The command line wins over
-config files, what comes later over what came earlier.
+config files, these win over presets; what comes later wins over what came earlier.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import itertools
 import json
-import typing
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from torchkiln.apps._command_line import HelpFormatter, make_base_parser, readable
+from torchkiln.apps._command_line import (
+    EXIT_CODES,
+    explain_print_config,
+    make_base_parser,
+    readable,
+)
+from torchkiln.apps._flags import is_flag, is_switch, with_switch_values
+from torchkiln.apps._presets import preset_help, preset_names, preset_path, split_presets
+from torchkiln.apps._type_words import choices_of
 from torchkiln.apps.schnet._config_file import (
     OPTIONS_KEY,
     contradiction,
@@ -32,22 +41,31 @@ from torchkiln.apps.schnet._config_file import (
 )
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.core import OptionsError
+from torchkiln.core._near_miss import did_you_mean
 
 _DESCRIPTION = """Train SchNet on QM9 or on water clusters, on batches of one fixed size, compiled
 once. Ends with a table, plots and a page about throughput and accuracy."""
 
 _EPILOG = """examples:
-  python3 bench.py --config configs/qm9_packed.yml
-  python3 bench.py --config configs/qm9_packed.yml --use_wandb true
-  python3 bench.py --config configs/qm9_packed.yml --num_epochs 1 --profile_dir graph_profile
-  python3 bench.py --config configs/bench_config.yml --factory water
-  python3 bench.py --limit 5000 --target gap --checkpoint --model_name gap
-  python3 bench.py --replication_factor -1         # plain eager PyTorch, for comparison
-  python3 bench.py --print_config=comments         # all settings with their meaning, as YAML
-  python3 bench.py --dataset_factory.options.help torchkiln.Options
+  {call} {settings}
+  {call} {settings} --use_wandb true
+  {call} {settings} --num_epochs 1 --profile_dir graph_profile
+  {call} --preset quick --limit 5000
+  {call} --preset water --num_epochs 3
+  {call} --limit 5000 --target gap --checkpoint --model_name gap
+  {call} --replication_factor -1   # plain eager PyTorch
+  {call} --print_config=comments   # all settings, explained
+  {call} --dataset_factory.options.help torchkiln.Options
 
-Flags win over config files. Every --group.name has the short form --name where only one group has
-that name; a config file may use either form too. A bare --checkpoint means --checkpoint true."""
+{presets}
+
+Flags win over config files, and config files win over presets. Every --group.name has the short
+form --name where only one group has that name; a config file may use either form too. A bare
+--checkpoint means --checkpoint true.
+
+{exit_codes}"""
+
+_APPLICATION = "schnet"
 
 
 def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
@@ -57,21 +75,24 @@ def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
         OptionsError: A flag, key or value is unknown or wrong; the message says which.
     """
     parser = _cached_parser(prog)
-    config_paths, flags = _split_configs(_with_flag_values(args))
+    presets, others = split_presets(with_switch_values(args, _switches()))
+    config_paths, flags = _split_configs(others)
     flags = list(_checked_flags(flags, parser))
+    files = [(f"preset {name}", preset_path(_APPLICATION, name)) for name in presets]
+    files += [(f"config file {path}", Path(path)) for path in config_paths]
     merged: dict[str, Any] = {}
-    for path in config_paths:
+    for label, path in files:
         try:
             values = read_config(path)
             parser.parse_object(values)
         except (ArgumentError, OptionsError, RecursionError) as error:
-            raise OptionsError(f"config file {path}: {readable(error)}") from error
+            raise OptionsError(f"{label}: {readable(error, types_by_key())}") from error
         merged = merge_settings(merged, values)
     try:
         base = parser.parse_object(merged) if merged else None
         built = parser.instantiate(parser.parse_args(flags, namespace=base))
     except (ArgumentError, ValueError, RecursionError) as error:
-        raise OptionsError(readable(error)) from error
+        raise OptionsError(readable(error, types_by_key())) from error
     return Settings(**{name: getattr(built, name) for name in field_names(Settings)})
 
 
@@ -82,57 +103,37 @@ def _cached_parser(prog: str) -> ArgumentParser:
 
 def make_parser(prog: str = "bench.py") -> ArgumentParser:
     """Return the parser of the nested flags, with the short ones as aliases."""
-    parser = make_base_parser(prog, _DESCRIPTION, _EPILOG, _HelpFormatter)
+    is_script = prog.endswith(".py")
+    epilog = _EPILOG.format(
+        call=f"python3 {prog}" if is_script else prog,
+        settings="--config configs/qm9_packed.yml" if is_script else "--preset packed",
+        presets=preset_help(_APPLICATION),
+        exit_codes=EXIT_CODES,
+    )
+    parser = make_base_parser(prog, _DESCRIPTION, epilog)
+    parser.usage = "%(prog)s [--preset NAME] [--FLAG VALUE ...]"
+    parser.add_argument(
+        "--preset",
+        default=argparse.SUPPRESS,
+        metavar="NAME",
+        help=f"Settings that ship with Torchkiln: {', '.join(preset_names(_APPLICATION))}; they "
+        "are explained below.",
+    )
     parser.add_class_arguments(Settings, sub_configs=True)
     actions = parser._option_string_actions
     for short, key in short_names().items():
         action = actions[f"--{key}"]
         action.option_strings.append(f"--{short}")
         actions[f"--{short}"] = action
-    printing = actions["--print_config"]
-    printing.metavar = "\b[={comments,skip_null}+]"
-    printing.help = (
-        "Print all settings as YAML, after applying all other arguments, and exit. With =comments "
-        "each is explained, =skip_null leaves out the empty ones, =skip_default the unchanged ones."
-    )
+    explain_print_config(parser)
     return parser
 
 
-class _HelpFormatter(HelpFormatter):
-    """Writes `--long, --short VALUE`."""
-
-    def _format_action_invocation(self, action: Any) -> str:
-        text: str = super()._format_action_invocation(action)
-        if len(action.option_strings) < 2 or action.nargs == 0:
-            return text
-        names = [name for name in action.option_strings if not name.endswith("+")]
-        value = text.rsplit(action.option_strings[-1], 1)[1]
-        return ", ".join(names) + value
-
-    def _expand_help(self, action: Any) -> str:
-        text: str = super()._expand_help(action)
-        return text.replace("<class 'Path'>", "Path")
-
-
-def _with_flag_values(args: Sequence[str]) -> list[str]:
-    """Let `--checkpoint` stand alone: the parser wants a value for every setting."""
-    shorts = short_names()
-    switches = {
-        key for key, kind in types_by_key().items() if kind is bool or bool in typing.get_args(kind)
-    }
-    spelled = []
-    for arg, following in itertools.pairwise([*args, ""]):
-        spelled.append(arg)
-        key = shorts.get(arg.removeprefix("--"), arg.removeprefix("--"))
-        if arg.startswith("--") and key in switches and not _is_truth(following):
-            if following and not following.startswith("-"):
-                raise OptionsError(f"{arg} takes true or false, got {following!r}")
-            spelled.append("true")
-    return spelled
-
-
-def _is_truth(text: str) -> bool:
-    return text.lower() in ("true", "false", "null")
+@functools.cache
+def _switches() -> frozenset[str]:
+    keys = {key for key, kind in types_by_key().items() if is_switch(kind)}
+    shorts = {short for short, key in short_names().items() if key in keys}
+    return frozenset(f"--{name}" for name in keys | shorts)
 
 
 def _split_configs(args: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -158,11 +159,10 @@ def _checked_flags(args: Sequence[str], parser: ArgumentParser) -> Iterator[str]
     seen: dict[str, tuple[str, str]] = {}
     rest = iter(args)
     for arg in rest:
-        if not arg.startswith("--"):
-            yield arg
-            continue
+        if not is_flag(arg):
+            raise OptionsError(f"{arg!r} belongs to no flag; {_meant_by(arg)}")
         flag, has_value, value = arg.partition("=")
-        name = flag.removeprefix("--")
+        name = flag.lstrip("-")
         if flag == "--print_config":
             # The seed's word; the parser's own has another name since its version 4.49.
             yield arg.replace("skip_null", "skip_unset")
@@ -176,12 +176,40 @@ def _checked_flags(args: Sequence[str], parser: ArgumentParser) -> Iterator[str]
             raise OptionsError(f"unknown flag {flag}; {nearest_name(name, known, shorts, '--')}")
         key = shorts.get(name, name)
         if key not in known:
-            yield arg
+            yield from _with_its_value(arg, rest)
             continue
-        value = value if has_value else next(rest, "")
+        if not has_value:
+            value = _following(flag, rest)
         if key in seen and seen[key][0] != name and seen[key][1] != value:
             raise OptionsError(contradiction(f"--{seen[key][0]}", seen[key][1], flag, value))
         seen[key] = (name, value)
         if key == OPTIONS_KEY:
             value = json.dumps(spell_options(read_options(value)))
         yield f"{flag}={value}"
+
+
+def _following(flag: str, rest: Iterator[str]) -> str:
+    """Return the value behind a flag."""
+    value = next(rest, None)
+    if value is None:
+        raise OptionsError(f"{flag} needs a value behind it")
+    return value
+
+
+def _with_its_value(arg: str, rest: Iterator[str]) -> Iterator[str]:
+    """Yield a flag of the parser itself, and what stands behind it: `--bench FILE`, `-h`."""
+    yield arg
+    if "=" not in arg and arg not in ("-h", "--help"):
+        yield from itertools.islice(rest, 1)
+
+
+def _meant_by(word: str) -> str:
+    """Say how a word that stands alone is given to the benchmark."""
+    if word in preset_names(_APPLICATION):
+        return f"did you mean --preset {word}?"
+    if word in choices_of(types_by_key()["bench.factory"]):
+        return f"did you mean --factory {word}?"
+    if word.endswith((".yml", ".yaml", ".json")):
+        return f"did you mean --config {word}?"
+    near = did_you_mean(word, ("steps", "cosmic", *preset_names(_APPLICATION)))
+    return near or "flags begin with two dashes"

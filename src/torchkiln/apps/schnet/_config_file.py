@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import typing
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from jsonargparse import get_loader as get_value_loader
 
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.core import Options, OptionsError, check_yaml, read_text
+from torchkiln.core._near_miss import did_you_mean
 
 OPTIONS_KEY = "dataset_factory.options"
 _ENUM_OPTIONS = ("input_grouping", "output_mode", "reduction", "backend", "precision")
@@ -100,8 +100,7 @@ def spell_option(name: str, value: Any) -> Any:
     """Return the value of one option as the parser spells it."""
     known = field_names(Options)
     if name.split(".")[0] not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        hint = did_you_mean(name, known, otherwise=f"known are {', '.join(known)}")
         raise OptionsError(f"{OPTIONS_KEY}: unknown option {name!r}; {hint}")
     return value.upper() if name in _ENUM_OPTIONS and isinstance(value, str) else value
 
@@ -120,13 +119,13 @@ def nearest_name(
     name: str, known: Mapping[str, Any], shorts: Mapping[str, str], dash: str = ""
 ) -> str:
     """Say what was probably meant by a name that does not exist."""
-    candidates = [*known, *shorts]
-    close = difflib.get_close_matches(name, candidates, n=2, cutoff=0.6)
-    # A name of two groups (seed) has no short form: name both.
-    close = [key for key in known if key.rpartition(".")[2] == name] or close
-    if close:
-        return f"did you mean {' or '.join(dash + key for key in close)}?"
-    return "--help lists all of them" if dash else "bench.py --print_config lists all of them"
+    # A name of two groups (seed) has no short form: both are named.
+    several = [key for key in known if key.rpartition(".")[2] == name]
+    otherwise = "--help lists all of them" if dash else "--print_config lists all of them"
+    # Each setting by one of its names: the nested one if that is what was written.
+    nested = [key for key in known if "." in name or key not in shorts.values()]
+    candidates = several or [*(shorts if "." not in name else ()), *nested]
+    return did_you_mean(name, candidates, before=dash, otherwise=otherwise)
 
 
 def contradiction(first: str, first_value: Any, second: str, second_value: Any) -> str:

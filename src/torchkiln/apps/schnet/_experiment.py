@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import asked_form, choose_readout
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import Options, OptionsError
+from torchkiln.core._progress import is_quiet, is_watched, say
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
@@ -75,6 +74,7 @@ def run_experiment(settings: Settings, clock: StartupClock | None = None) -> Run
         directory,
         unit=dataset.unit,
         counted="molecules",
+        progress="none" if is_quiet() else "auto",
         use_wandb=settings.bench.use_wandb,
         use_tensorboard=settings.bench.use_tensorboard,
         project=settings.project,
@@ -140,7 +140,7 @@ def load_dataset(settings: Settings) -> MoleculeSet:
         "standardize": wanted.use_standardized_energy,
         "unit": wanted.unit,
         "limit": settings.limit,
-        "progress": sys.stderr.isatty(),
+        "progress": is_watched(),
     }
     if settings.bench.factory == "water":
         from torchkiln.datasets.water import load_water
@@ -250,12 +250,6 @@ def run_name(settings: Settings) -> str:
 def _in_file_names(name: str) -> str:
     """Return a name without what shells and file systems stumble over."""
     return re.sub(r"[^\w.+]+", "_", name)[:60] or "molecules"
-
-
-def say(text: str) -> None:
-    """Tell a person what is going on; standard output is for results."""
-    with contextlib.suppress(BrokenPipeError):  # the reader has seen enough; results still count
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 class _StartupMonitor(QuietMonitor):

@@ -24,16 +24,20 @@ def _run(args: Sequence[str] | None, prog: str) -> int:
     from torchkiln.apps.schnet._startup import StartupClock
 
     clock = StartupClock()
-    from torchkiln.apps._command_line import fix_threads
+    from torchkiln.apps._command_line import fix_threads, speaking
     from torchkiln.apps.schnet._arguments import read_settings
+    from torchkiln.apps.schnet._requirements import check_device_of, check_packages
 
     settings = read_settings(sys.argv[1:] if args is None else args, prog)
+    check_packages(settings)  # at once, without waiting for torch
     clock.lap("settings")
-    fix_threads(settings.threads)
-    from torchkiln.apps.schnet._experiment import measure_loading, run_experiment
+    with speaking(quiet=settings.quiet, log_level=settings.log_level):
+        fix_threads(settings.threads)
+        from torchkiln.apps.schnet._experiment import measure_loading, run_experiment
 
-    clock.lap("imports")
-    if settings.time_dataloader:
-        measure_loading(settings)
-        return ExitCode.OK
-    return exit_code(run_experiment(settings, clock))
+        clock.lap("imports")
+        check_device_of(settings)
+        if settings.time_dataloader:
+            measure_loading(settings)
+            return ExitCode.OK
+        return exit_code(run_experiment(settings, clock))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 from torchkiln.apps.schnet._settings import BenchSettings, Settings
@@ -25,12 +24,11 @@ def training_options(settings: Settings) -> Options:
     bench = settings.bench
     base = settings.dataset_factory.options or Options()
     chosen: dict[str, Any] = {name: _choose(name, bench, base) for name in _FLAGS}
-    # A bar that is redrawn makes a log of thousands of lines.
-    chosen["show_progress"] = base.show_progress and sys.stderr.isatty()
+    chosen["device"] = _device(settings.device, base.device)
     if base.cache_dir is None:
         chosen["cache_dir"] = default_cache_dir()
     if bench.half_precision:
-        chosen["precision"] = _half_precision(base)
+        chosen["precision"] = _half_precision(base.replace(device=chosen["device"]))
     return base.replace(**chosen)
 
 
@@ -49,6 +47,14 @@ def _choose(name: str, bench: BenchSettings, base: Options) -> Any:
             f"{getattr(option, 'value', option)}; set it in one place"
         )
     return option
+
+
+def _device(flag: str | None, option: str | None) -> str | None:
+    if flag is not None and option is not None and flag != option:
+        raise OptionsError(
+            f"--device is {flag} but dataset_factory.options say {option}; set it in one place"
+        )
+    return option if flag is None else flag
 
 
 def _default(name: str) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torchkiln.core import Options, OptionsError
+from torchkiln.core._plain_warnings import LogLevel
 
 _MOST = 2**31 - 1  # sizes beyond do not fit into the integers of the kernels, nor into any memory
 _LONGEST_NAME = 255  # of usual file systems
@@ -209,7 +210,13 @@ class Settings:
             all sizes.
         output_dir: Folder of all runs; results and plots of this one go to a folder below it.
         threads: Threads to use, each pinned to a core; default: all cores.
+        device: Where to compute: cpu, cuda, cuda:1 and so on; null: what the options of the program
+            say, or else cpu.
         verbose: Tell more: the plan of the batches, the options of the program.
+        quiet: Tell less: no progress and no messages, only results, warnings and errors; wins over
+            verbose.
+        log_level: Which log messages of Torchkiln and torch to show: those of this level and above;
+            error hides warnings, too.
         json: Print the results as one JSON record instead of a table.
     """
 
@@ -229,7 +236,10 @@ class Settings:
     limit: int | None = None
     output_dir: Path = Path("runs")
     threads: int | None = None
+    device: str | None = None
     verbose: bool = False
+    quiet: bool = False
+    log_level: LogLevel = "warning"
     json: bool = False
 
     def __post_init__(self) -> None:

@@ -12,10 +12,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from torchkiln.checkpoints import CheckpointStore
 from torchkiln.core import Backend, CheckpointError, Options, TorchkilnError
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets import Molecules, TargetTransform, molecule_store
 from torchkiln.datasets.files._elements import symbol_of
 from torchkiln.graphs import BatchSpec, FixedSizeLoader, GraphStore
@@ -94,8 +94,8 @@ class TrainedModel:
         loader = FixedSizeLoader(store, spec, options=options, as_tensors=True)
         program = inference_model(_Readout(self._fastest(spec)), options)
         computed = np.empty(len(molecules))
-        with tqdm(
-            total=len(molecules), desc="Predicting", unit=" molecules", disable=not progress
+        with progress_bar(
+            total=len(molecules), desc="Predicting", unit=" molecules", show=progress
         ) as bar:
             for batch in loader:
                 values = program(

@@ -17,11 +17,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from tqdm.auto import tqdm
 
 import torchkiln
 from torchkiln.apps.steps._workloads import WORKLOADS, Workload
 from torchkiln.core import write_atomic
+from torchkiln.core._console import make_console
+from torchkiln.core._progress import progress_bar
 
 Step = Callable[[], torch.Tensor]
 
@@ -94,7 +95,7 @@ def _measure(
     times: dict[str, list[float]] = {contender: [] for contender in contenders}
     losses: dict[str, float] = {}
     rounds = [contender for _ in range(repeats) for contender in contenders]
-    with tqdm(rounds, desc=f"Timing {name}", leave=False) as bar:
+    with progress_bar(rounds, desc=f"Timing {name}", leave=False) as bar:
         for contender in bar:
             begin = time.perf_counter()
             for _ in range(count):
@@ -182,7 +183,6 @@ def _machine() -> dict[str, object]:
 
 def print_report(report: StepReport) -> None:
     """Draw the figures as a table: microseconds a step, and how many times eager's speed."""
-    from rich.console import Console
     from rich.table import Table
 
     contenders = list(next(iter(report.results.values())))
@@ -205,7 +205,7 @@ def print_report(report: StepReport) -> None:
         cells.append(f"{ours.cold_s:.1f} s")
         cells.append("-" if ours.warm_s is None else f"{ours.warm_s:.2f} s")
         table.add_row(*cells)
-    console = Console(width=None if sys.stdout.isatty() else 130)
+    console = make_console(plain_width=130)
     console.print(table)
     machine = report.machine
     console.print(

@@ -10,9 +10,9 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from tqdm import tqdm
 
 from torchkiln.core import OptionsError
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets.cosmic._event import CosmicEvent, Pooling
 from torchkiln.datasets.cosmic._generate import generate_event
 from torchkiln.datasets.cosmic._larcv3 import Larcv3Events
@@ -94,8 +94,8 @@ class CosmicImages(Dataset[tuple[Tensor, Tensor]]):
         # Drawing particles needs no Python, so threads help.
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             images = threads.map(self._make, range(len(self)))
-            hidden = None if progress else True
-            return list(tqdm(images, "Events", len(self), leave=False, disable=hidden))
+            bar = progress_bar(images, desc="Events", total=len(self), leave=False, show=progress)
+            return list(bar)
 
     def _make(self, index: int) -> tuple[Tensor, Tensor]:
         image, labels = self.events[index].dense(self.downsample, pooling=self.pooling)

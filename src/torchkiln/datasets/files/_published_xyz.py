@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from torchkiln.core import StoreError
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets.files._elements import symbol_of
 from torchkiln.datasets.files._text_lines import to_number, unreadable
 from torchkiln.datasets.molecules._molecules import Molecules, to_offsets
@@ -49,7 +49,7 @@ def read_published_xyz(paths: Sequence[Path], *, source: str, progress: bool) ->
     numbers: list[int] = []
     sizes: list[int] = []
     positions: list[float] = []
-    for path in tqdm(paths, desc="Reading QM9", unit=" files", disable=None if progress else True):
+    for path in progress_bar(paths, desc="Reading QM9", unit=" files", show=progress):
         lines = _read_lines(path)
         size, index, values = _read_head(path, lines)
         for number, line in enumerate(lines[2 : 2 + size], 3):

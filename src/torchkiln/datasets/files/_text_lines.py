@@ -13,9 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
-from tqdm import tqdm
-
 from torchkiln.core import StoreError
+from torchkiln.core._progress import progress_bar
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LOOKED_AT = 8192
@@ -87,12 +86,12 @@ def open_lines(path: Path, *, progress: bool = False) -> Iterator[TextLines]:
         raise unreadable(path, error) from error
     with (
         raw,
-        tqdm(
+        progress_bar(
             total=path.stat().st_size,
             desc=f"Reading {path.name}",
             unit="B",
             unit_scale=True,
-            disable=not progress,
+            show=progress,
         ) as bar,
     ):
         try:

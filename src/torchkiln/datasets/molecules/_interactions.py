@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from torchkiln.core import OptionsError
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets.molecules._molecules import Molecules, to_offsets
 
 if TYPE_CHECKING:
@@ -123,11 +123,11 @@ def _workers(
     threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS, max(len(cuts) - 1, 1))
     finished = 0
     with (
-        tqdm(
+        progress_bar(
             total=len(offsets) - 1,
             desc="Interaction graphs",
             unit=" molecules",
-            disable=None if progress else True,  # None: drawn only where a person looks at it
+            show=progress,
         ) as bar,
         ThreadPoolExecutor(threads) as pool,
     ):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from torchkiln.core import StoreError
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets._array_cache import Arrays, cached_arrays, data_dir
 from torchkiln.datasets.molecules._published_targets import (
     HARTREE_TO_EV,
@@ -137,8 +137,8 @@ def build_arrays(folder: Path, *, progress: bool = False) -> QM9Arrays:
     """Read the tables in `folder` and derive bonds and atomisation energies."""
     tables: list[MoleculeTable] = []
     bonds: list[Bonds] = []
-    with tqdm(
-        total=NUM_MOLECULES, desc="Reading QM9", unit="molecule", disable=not progress
+    with progress_bar(
+        total=NUM_MOLECULES, desc="Reading QM9", unit="molecule", show=progress
     ) as bar:
         for table in read_chunks(folder):
             tables.append(table)

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tqdm import tqdm
-
 from torchkiln.core import StoreError, warn_user
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets.files._kept import kept_molecules
 from torchkiln.datasets.files._published_xyz import is_published_xyz, read_published_xyz
 from torchkiln.datasets.files._read import MOLECULE_SUFFIXES, read_molecules
@@ -87,12 +86,12 @@ def _read_files(
 
     def read() -> Molecules:
         check()
-        several = tqdm(
+        several = progress_bar(
             zip(files, tables, strict=True),
             total=len(files),
             desc=f"Reading {Path(source).name}",
             unit=" files",
-            disable=None if progress and len(files) > 1 else True,
+            show=progress and len(files) > 1,
         )
         parts = [read_one(path, table) for path, table in several]
         return parts[0] if len(parts) == 1 else join_molecules(parts, source=source)

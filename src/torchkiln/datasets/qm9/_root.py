@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from torchkiln.core import (
     OptionsError,
     StoreError,
@@ -17,6 +15,7 @@ from torchkiln.core import (
     file_lock,
     sha256_file,
 )
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets.qm9._arrays import QM9Arrays, qm9_arrays, source_key
 from torchkiln.datasets.qm9._manifest import read_manifest, write_manifest
 from torchkiln.datasets.qm9._pyg import write_list_of_dicts, write_processed
@@ -100,7 +99,7 @@ def _write_files(
         arrays = arrays.first(min(facts["limit"], len(arrays)))
     done = {name: digest for name, digest in recorded.items() if name not in names}
     write_manifest(root, facts, done)
-    for name in (bar := tqdm(names, unit="file", disable=not progress)):
+    for name in (bar := progress_bar(names, unit="file", show=progress)):
         bar.set_description(f"Writing {name}")
         with atomic_path(root / name) as temporary:
             _WRITERS[name](arrays, temporary)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets._array_cache import Arrays, cached_arrays, data_dir
 from torchkiln.datasets.molecules._molecules import Molecules
 from torchkiln.datasets.water._assemble import even_share, join_sizes
 from torchkiln.datasets.water._frames import Frames
 from torchkiln.datasets.water._generate import GENERATOR_VERSION, generate_minima, max_walks
 from torchkiln.datasets.water._subsets import Subset
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 # To cut a part for training or test from, there must be more clusters than are wanted.
 _SPARE_FACTOR, _SPARE = 1.5, 100
@@ -33,12 +36,12 @@ def generated_molecules(
     left = limit
     found = 0
     by_size: dict[int, list[Frames]] = {}
-    with tqdm(
+    with progress_bar(
         total=len(sizes) * subset.generated_per_size if limit is None else None,
         desc="Water clusters",
         unit=" minima",
         mininterval=0.5,
-        disable=not progress,
+        show=progress,
     ) as bar:
         for place, size in enumerate(sizes):
             bar.set_postfix_str(f"{size} of {sizes[-1]} molecules", refresh=False)

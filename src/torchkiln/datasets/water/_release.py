@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from torchkiln.core import StoreError
+from torchkiln.core._progress import progress_bar
 from torchkiln.datasets.molecules._molecules import Molecules
 from torchkiln.datasets.water._assemble import join_frames, join_sizes
 from torchkiln.datasets.water._frames import Frames
@@ -36,7 +36,7 @@ def read_release(
     seen: dict[int, int] = defaultdict(int)
     bounds = [bound for bound in (limit, subset.max_per_size) if bound is not None]
     files = find_files(root)
-    with tqdm(desc="Reading water clusters", unit=" clusters", disable=not progress) as bar:
+    with progress_bar(desc="Reading water clusters", unit=" clusters", show=progress) as bar:
         for path in files:
             size = size_of(path.name)
             if size is not None and not subset.holds(size):
@@ -83,7 +83,7 @@ def read_numbered(root: Path, numbers: NDArray[np.int64], *, progress: bool = Tr
         )
     kept: list[Frames] = []
     first = 0
-    with tqdm(desc="Reading water clusters", unit=" clusters", disable=not progress) as bar:
+    with progress_bar(desc="Reading water clusters", unit=" clusters", show=progress) as bar:
         for path in files:
             bar.set_postfix_str(path.name)
             for frames in read_file(path):

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torchkiln.core import StoreError
+from torchkiln.core._progress import progress_bar
 from torchkiln.data._user_code import read_elements
 from torchkiln.graphs._levels import StorageKey, check_given, is_hetero
 from torchkiln.graphs.store._axes import Counts, assign_axes
@@ -161,7 +161,7 @@ def read_only(array: Array) -> Array:
 def feed(flattener: Flattener, graphs: Iterable[Any], *, progress: bool) -> None:
     """Hand all graphs over, with a progress bar."""
     total = operator.length_hint(graphs) or None
-    bar = tqdm(total=total, desc="Storing graphs", unit=" graphs", disable=not progress)
+    bar = progress_bar(total=total, desc="Storing graphs", unit=" graphs", show=progress)
     with bar:
         for graph in read_elements(graphs):
             flattener.add(graph)

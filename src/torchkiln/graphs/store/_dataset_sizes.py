@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchkiln.core._progress import progress_bar
 from torchkiln.graphs._errors import GraphError
 from torchkiln.graphs._levels import Census, StorageKey, count
 
@@ -85,13 +86,11 @@ def _lengths(slices: Tensor | Sequence[int]) -> Counts:
 
 
 def _from_graphs(dataset: Sequence[Any], progress: bool) -> DatasetSizes:
-    from tqdm import tqdm
-
     graphs = (dataset[index] for index in range(len(dataset)))
     parts = [
         _size(graph, index)
         for index, graph in enumerate(
-            tqdm(graphs, total=len(dataset), desc="Reading sizes", disable=not progress)
+            progress_bar(graphs, total=len(dataset), desc="Reading sizes", show=progress)
         )
     ]
     node_types = dict.fromkeys(kind for part in parts for kind in part.nodes)

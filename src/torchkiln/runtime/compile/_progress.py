@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from tqdm.auto import tqdm
-
 from torchkiln.core import span
+from torchkiln.core._progress import progress_bar
 from torchkiln.torch_internals._inductor_patches import around_builds
 
 # Where each phase ends, in percent: shares of a typical build.
@@ -22,10 +21,10 @@ class CompileProgress:
     """A tqdm bar of 100 steps that follows the phases of a build."""
 
     def __init__(self, show: bool) -> None:
-        self._bar = tqdm(
+        self._bar = progress_bar(
             total=100,
             desc="Graph compilation",
-            disable=not show,
+            show=show,
             bar_format="{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total} [{elapsed}<{remaining}]",
         )
         self._phase = "capture"
