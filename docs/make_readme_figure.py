@@ -30,7 +30,7 @@ def ratios() -> dict[str, dict[str, float]]:
     """Return how many times as fast Torchkiln trains, by workload and by what it is compared with.
 
     Of single steps the ratio is that of the medians. SchNet's is the median of the ratios of each
-    round, to PyG at its best batch size.
+    round, to PyG at its best batch size; against torch.compile it is divided by that one's ratio.
     """
     steps = json.loads((ROOT / "benchmarks/results/xeon-2core/step.json").read_text())["results"]
     schnet = json.loads((ROOT / "benchmarks/results/epyc-2core/schnet.json").read_text())
@@ -54,7 +54,7 @@ def draw(figure: Any, theme: Theme, found: dict[str, dict[str, float]]) -> None:
     for number, against in enumerate(("eager", "torch.compile")):
         places = [row + 0.2 - 0.4 * number for row in range(len(found))]
         widths = [ratio[against] for ratio in found.values()]
-        label = "than plain PyTorch or PyG" if against == "eager" else "than torch.compile"
+        label = "plain PyTorch or PyG" if against == "eager" else "torch.compile"
         colour = theme.main if against == "eager" else theme.second
         axis.barh(places, widths, height=0.36, color=colour, label=label)
         for place, width in zip(places, widths, strict=True):
@@ -63,8 +63,8 @@ def draw(figure: Any, theme: Theme, found: dict[str, dict[str, float]]) -> None:
     axis.set_yticks(range(len(found)), list(found))
     axis.set_xlim(0, 1.1 * max(max(ratio.values()) for ratio in found.values()))
     axis.grid(visible=False, axis="y")
-    axis.set_xlabel("times as fast, training on 2 processor cores")
-    axis.legend(frameon=False, loc="lower right")
+    axis.set_xlabel("how many times as fast Torchkiln trains (2 processor cores)")
+    axis.legend(frameon=False, loc="lower right", title="compared with")
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from _steps import require, run
@@ -139,7 +139,9 @@ def _python_folder() -> str:
     return f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def _finder(commands: Path, scratch: Path, env: Mapping[str, str]):  # type: ignore[no-untyped-def]
+def _finder(commands: Path, scratch: Path, env: Mapping[str, str]) -> Callable[[str, Path], None]:
+    """Return a check that `poptorch` is found in a folder."""
+
     def found(title: str, folder: Path) -> None:
         command = [commands / "python", "-c", WHO]
         where = Path(run(title, command, cwd=scratch, env=env).strip()).parent
