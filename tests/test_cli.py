@@ -92,7 +92,7 @@ def test_without_a_command_the_choices_are_named():
     done = run()
     assert done.returncode == 2
     assert done.stdout == ""
-    for name in ("bench", "cache", "data", "doctor", "fit", "plan", "predict"):
+    for name in ("bench", "cache", "data", "doctor", "fit", "models", "plan", "predict", "runs"):
         assert f"\n  {name} " in done.stderr
 
 

@@ -106,7 +106,8 @@ def in_original_words(error: Exception) -> str:
 def translated() -> Iterator[None]:
     """Raise what PopTorch programs expect for whatever the engine raises in the block.
 
-    The engine's own exception stays reachable as `__cause__`.
+    The engine's own exception stays reachable as `__cause__`; public methods of programs keep
+    their tracebacks short, and leave it in `__context__` only.
     """
     try:
         yield

@@ -32,6 +32,7 @@ from poptorch.enums import ConnectionType
 from poptorch.options import Options
 from torchkiln import runtime
 from torchkiln.core import Backend
+from torchkiln.core._tracebacks import short_tracebacks
 
 
 class PoplarExecutor(Inspection):
@@ -41,6 +42,7 @@ class PoplarExecutor(Inspection):
     of the user's module.
     """
 
+    @short_tracebacks(Error, AssertionError)
     def __init__(
         self,
         model: nn.Module,
@@ -107,6 +109,7 @@ class PoplarExecutor(Inspection):
 
     # compiling and running; `Inspection` has the questions
 
+    @short_tracebacks(Error, AssertionError)
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile for arguments like these without running anything."""
         if self.isCompiled():
@@ -122,11 +125,13 @@ class PoplarExecutor(Inspection):
         warn_about_constant_outputs(self._program)
         self._attach()
 
+    @short_tracebacks(Error, AssertionError)
     def memory_report(self, *args: Any, **kwargs: Any) -> runtime.MemoryReport:
         """Predict the memory that calls with arguments like these need, without running one."""
         with self._forward_runs(), translated():
             return self._program.memory_report(*args, **kwargs)
 
+    @short_tracebacks(Error, AssertionError)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run forward (and backward and the update, in training) on all micro-batches."""
         require(
@@ -145,6 +150,7 @@ class PoplarExecutor(Inspection):
         self._has_run = True
         return refuse_backward(outputs) if self._training else outputs
 
+    @short_tracebacks(Error, AssertionError)
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Use the optimiser as it is now, from the next call on.
 

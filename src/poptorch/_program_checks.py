@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 from torch import nn
 
 from poptorch._errors import Error
@@ -12,6 +10,7 @@ from poptorch._strategies import PipelinedExecution
 from poptorch.enums import OutputMode
 from poptorch.options import Options
 from torchkiln import runtime
+from torchkiln.core import warn_user
 from torchkiln.torch_internals._modules import RunningNormBase
 
 
@@ -56,10 +55,9 @@ def warn_about_constant_outputs(program: runtime.Program) -> None:
     """Say which outputs are values that a call does not compute."""
     constant = program.metadata.constant_outputs
     if constant:
-        warnings.warn(
+        warn_user(
             f"output tensors {', '.join(map(str, constant))} (counted from 0) depend on no input, "
-            "parameter or buffer; each call returns them as they were at compilation, once",
-            stacklevel=4,
+            "parameter or buffer; each call returns them as they were at compilation, once"
         )
 
 

@@ -215,6 +215,64 @@ def predict(
     )
 
 
+def runs_list(output_dir: Path = Path("runs"), json: bool = False) -> None:
+    """List the runs in a folder, newest first.
+
+    Args:
+        output_dir: The folder of all runs.
+        json: Print one JSON list instead of a table.
+    """
+    from torchkiln.commands._runs import list_runs
+
+    list_runs(output_dir, as_json=json)
+
+
+def runs_show(name: str | None = None, output_dir: Path = Path("runs"), json: bool = False) -> None:
+    """Print the closing table of a run again.
+
+    For example: torchkiln runs show first
+
+    Args:
+        name: The run, which may stand alone, without --name: a folder below output_dir, or a path.
+        output_dir: The folder of all runs.
+        json: Print the run as one JSON record instead.
+    """
+    from torchkiln.commands._runs import show_run
+
+    show_run(name, output_dir, as_json=json)
+
+
+def runs_compare(
+    names: list[str] = [],  # noqa: B006 - read by the command line, never changed
+    output_dir: Path = Path("runs"),
+    output: Path | None = None,
+) -> None:
+    """Show runs side by side: settings that differ, figures, and a page with their curves.
+
+    For example: torchkiln runs compare first second --output compare.html
+
+    Args:
+        names: The runs, which may stand alone, without --names: folders below output_dir, or paths.
+        output_dir: The folder of all runs.
+        output: The page to write; default: compare.html in output_dir.
+    """
+    from torchkiln.commands._runs import compare_runs
+
+    compare_runs(names, output_dir, output)
+
+
+def models_list(checkpoint_dir: Path = Path("checkpoints"), json: bool = False) -> None:
+    """List the trained models in a folder, newest first; damaged ones are named as such.
+
+    Args:
+        checkpoint_dir: The folder of all checkpoints.
+        json: Print one JSON list instead of a table.
+    """
+    from torchkiln.commands._models import list_models
+
+    list_models(checkpoint_dir, as_json=json)
+
+
 _COMMANDS = {
     "bench": {
         "_help": "Train SchNet on QM9 or water clusters; `bench cosmic` trains CosmicTagger, "
@@ -239,8 +297,15 @@ _COMMANDS = {
     },
     "doctor": doctor,
     "fit": fit,
+    "models": {"_help": "List trained models", "list": models_list},
     "plan": plan,
     "predict": predict,
+    "runs": {
+        "_help": "List, show and compare runs",
+        "list": runs_list,
+        "show": runs_show,
+        "compare": runs_compare,
+    },
 }
 
 _PROG = "torchkiln"
@@ -249,6 +314,8 @@ _WORDS_FOR = {
     "torchkiln completion": "shell",
     "torchkiln fit": "program",
     "torchkiln predict": "files",
+    "torchkiln runs compare": "names",
+    "torchkiln runs show": "name",
 }
 _DESCRIPTION = "Torchkiln: shape freely, fire once. Whole training steps, compiled once."
 # What follows `torchkiln bench`, if it is not the benchmark of `bench.py` with its flags.

@@ -364,6 +364,7 @@ def test_one_process_claims_a_directory_once(store):
 
 
 def test_a_second_process_cannot_claim_the_same_directory(store):
+    store.save(tensors(), {})
     lock = store.directory / ".lock"
     with store.claim():
         code = f"import fcntl; fcntl.lockf(open({str(lock)!r}, 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
@@ -389,6 +390,12 @@ def test_a_claimed_directory_is_refused(store):
         other.stdin.close()
     with store.claim():
         pass
+
+
+def test_a_claim_under_which_nothing_was_saved_leaves_no_folder(store):
+    with store.claim():
+        assert store.directory.is_dir()
+    assert not store.directory.parent.exists()
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):

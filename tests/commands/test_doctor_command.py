@@ -5,6 +5,7 @@ import pytest
 
 from torchkiln.commands import _doctor, _doctor_caches, _doctor_machine, _doctor_versions
 from torchkiln.commands._findings import Finding
+from torchkiln.core._other_processes import OtherLoad, Reading
 
 
 def found(probe):
@@ -54,7 +55,9 @@ def test_threads_that_get_in_each_others_way_are_found(monkeypatch, tmp_path):
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     monkeypatch.setattr(_doctor_machine, "_CPU_QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(os, "getloadavg", lambda: (7.0, 0.0, 0.0))
+    busy = OtherLoad(cores=1, used=0.9, busiest="python train.py (process 7)", busiest_used=0.8)
+    monkeypatch.setattr(Reading, "load_since", lambda self, earlier: busy)
+    monkeypatch.setattr(_doctor_machine, "_LOOK_SECONDS", 0.0)
     for name in ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY"):
         monkeypatch.delenv(name, raising=False)
     threads = found(_doctor_machine.threads)
@@ -62,6 +65,7 @@ def test_threads_that_get_in_each_others_way_are_found(monkeypatch, tmp_path):
     assert "0.5 cores" in threads["quota"].text
     assert "OMP_PROC_BIND=true" in threads["pinning"].remedy
     assert "noise" in threads["load"].remedy
+    assert "use 0.9 of 1 cores, most of it python train.py (process 7)" in threads["load"].text
     monkeypatch.setenv("OMP_PROC_BIND", "true")
     assert not found(_doctor_machine.threads)["pinning"].remedy
 

@@ -6,10 +6,11 @@ file -> reason -> modules. None of them avoids a circle: `test_import_rules.py` 
 from __future__ import annotations
 
 _COMMAND = "of one command only; `torchkiln --help` and the other commands start without it"
-_HEAVY = "loads torch, numba or PyG; flags are read, checked and explained without"
+_HEAVY = "loads torch, numpy, numba or PyG; flags are read, checked and explained without"
 _NUMBA = "loads numba, which takes half a second; only those who run the loop wait for it"
 _PYG = "loads PyG, which takes seconds; the caller has it already, other programs may never"
 _TRACING = "loads tracing and code generation; a program that the cache holds needs neither"
+_BAR = "loads a progress bar; where all native helpers are built there is none to draw"
 _EXTRA = "loads a package that is no requirement; only those who ask for it must have it"
 _PIN = "threads are pinned before torch is loaded, and only by a process that has not loaded it"
 
@@ -20,8 +21,9 @@ LAZY = {
             torchkiln.apps._command_line torchkiln.apps.cosmic torchkiln.apps.schnet
             torchkiln.apps.steps
             torchkiln.commands._cache torchkiln.commands._completion torchkiln.commands._dispatch
-            torchkiln.commands._doctor torchkiln.commands._fit torchkiln.commands._plan
-            torchkiln.commands._predict torchkiln.core
+            torchkiln.commands._doctor torchkiln.commands._fit torchkiln.commands._models
+            torchkiln.commands._plan torchkiln.commands._predict torchkiln.commands._runs
+            torchkiln.core
         """,
     },
     "torchkiln.commands._cache": {_HEAVY: "torchkiln.runtime.cache._cache"},
@@ -53,20 +55,29 @@ LAZY = {
             torchkiln.datasets.molecules._molecules torchkiln.datasets.molecules._targets
         """,
     },
+    "torchkiln.commands._runs": {
+        "draws, which loads matplotlib; tables of runs need no pictures": """
+            torchkiln.report._comparison_page
+        """,
+    },
     "torchkiln.apps._command_line": {_PIN: "torchkiln.core._threads"},
     "torchkiln.apps.cosmic._main": {
         _HEAVY: """
-            torchkiln.apps._command_line torchkiln.apps.cosmic._arguments
-            torchkiln.apps.cosmic._devices torchkiln.apps.cosmic._experiment
-            torchkiln.training._interrupt
+            torchkiln.apps._command_line torchkiln.apps._invocation
+            torchkiln.apps.cosmic._arguments torchkiln.apps.cosmic._devices
+            torchkiln.apps.cosmic._experiment torchkiln.training._interrupt
         """,
     },
     "torchkiln.apps.schnet._main": {
         "start-up is timed from here on, imports included": """
-            torchkiln.apps._command_line torchkiln.apps.schnet._arguments
-            torchkiln.apps.schnet._requirements torchkiln.apps.schnet._startup
+            torchkiln.apps._command_line torchkiln.apps._invocation
+            torchkiln.apps.schnet._arguments torchkiln.apps.schnet._requirements
+            torchkiln.apps.schnet._startup
         """,
-        _HEAVY: "torchkiln.apps.schnet._experiment",
+        _HEAVY: "torchkiln.apps.schnet._complete torchkiln.apps.schnet._experiment",
+    },
+    "torchkiln.apps.schnet._resumed_settings": {
+        _HEAVY: "torchkiln.datasets.molecules._published_targets",
     },
     "torchkiln.apps.schnet._experiment": {_HEAVY: "torchkiln.datasets.water"},
     "torchkiln.report._monitors": {
@@ -104,4 +115,5 @@ LAZY = {
     "torchkiln.packing._histogram": {_NUMBA: "torchkiln.packing._histogram_kernels"},
     "torchkiln.runtime._program": {_TRACING: "torchkiln.runtime.memory._prediction"},
     "torchkiln.runtime.compile._builder": {_TRACING: "torchkiln.runtime.compile._tracing"},
+    "torchkiln.runtime.compile._helpers": {_BAR: "torchkiln.runtime.compile._progress"},
 }

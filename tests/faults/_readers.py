@@ -900,7 +900,8 @@ def program_in_the_index_of_the_cache() -> Reader:
         cache = ExecutableCache(path.parents[1], 10**9)
         # Native code is not what is tried here.
         with mock.patch.object(_builder, "NativeExecutable", mock.MagicMock()):
-            return _builder._from_index(cache, _KEY, torch.device("cpu")) or "compiled again"
+            found = _builder._from_index(cache, _KEY, torch.device("cpu"), show_progress=False)
+            return found or "compiled again"
 
     pair = SequenceNode("out.all", list, (TensorNode("out.all.0"), ConstantNode("out.all.1", 3)))
     outputs = MappingNode("out", dict, ("loss", "all"), (TensorNode("out.loss"), pair), {})
@@ -998,11 +999,11 @@ def _results() -> tuple[bytes, bytes]:
 
 
 def _sealed_results(document: Any) -> bytes:
-    from torchkiln.report._results_file import _checksum
+    from torchkiln.report._results_file import checksum_of
 
     if isinstance(document, dict):
         document.pop("sha256", None)
-        document["sha256"] = _checksum(document)
+        document["sha256"] = checksum_of(document)
     return json.dumps(document).encode()
 
 

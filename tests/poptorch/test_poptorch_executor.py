@@ -301,7 +301,7 @@ def test_dynamic_shapes_are_errors_with_the_engines_as_cause():
 
     with pytest.raises(poptorch.Error, match=r"return x\[x > 0\]") as refused:
         poptorch.inferenceModel(Masked())(torch.randn(4))
-    assert isinstance(refused.value.__cause__, DynamicShapeError)
+    assert isinstance(refused.value.__context__, DynamicShapeError)
 
 
 def test_floating_point_exceptions_fail_the_call():

@@ -95,7 +95,7 @@ def small_graph():
 def assert_refused(model, inputs, *fragments):
     with pytest.raises(poptorch.Error) as refused:
         poptorch.inferenceModel(model)(**inputs)
-    assert isinstance(refused.value.__cause__, DynamicShapeError)
+    assert isinstance(refused.value.__context__, DynamicShapeError)
     for fragment in (DOCUMENT, *fragments):
         assert fragment in refused.value.message
 

@@ -48,8 +48,11 @@ def sample_run(
         )
     true = rng.normal(-11_179, 1_085, num_molecules)
     predicted = true + rng.laplace(0.004, 0.07, num_molecules)
-    test = ValidationResult.compare(predicted, true, baseline_mae=0.437)
-    validation = ValidationResult.compare(predicted[::2], true[::2], baseline_mae=0.441)
+    reference = true + rng.laplace(0.0, 0.44, num_molecules)
+    test = ValidationResult.compare(predicted, true, reference=reference, baseline_mae=0.437)
+    validation = ValidationResult.compare(
+        predicted[::2], true[::2], reference=reference[::2], baseline_mae=0.441
+    )
     return RunResult(
         status="finished",
         settings={

@@ -23,7 +23,7 @@ from torchkiln.report._plots import pictures_of
 from torchkiln.report._theme import DARK, LIGHT
 from torchkiln.report._write import PAGE_NAME
 
-VOID = {"meta", "link", "img", "source"}
+VOID = {"meta", "link", "img", "source", "wbr"}
 REFERENCES = ("src", "href", "srcset", "action", "data")
 
 
@@ -97,14 +97,19 @@ def test_the_page_needs_nothing_but_itself(written):
 
 def test_pictures_are_embedded_for_light_and_dark_pages_and_described(written):
     directory, page = written
-    images, dark = page.attributes("img"), page.attributes("source")
-    assert len(images) == len(dark) == 3
+    images, sources = page.attributes("img"), page.attributes("source")
+    assert len(images) == 3
+    assert len(sources) == 9  # narrow and dark, narrow, dark
     for image, name in zip(images, ("loss", "predictions", "throughput"), strict=True):
         content = base64.b64decode(image["src"].partition(",")[2])
         assert content == (directory / f"{name}.png").read_bytes()
         assert len(image["alt"]) > 40
-    assert all("prefers-color-scheme: dark" in source["media"] for source in dark)
-    assert {source["srcset"] for source in dark}.isdisjoint({image["src"] for image in images})
+    media = [source["media"] for source in sources]
+    assert sum("prefers-color-scheme: dark" in each for each in media) == 6
+    assert sum("max-width" in each for each in media) == 6
+    # Paper is white and wide: it gets the picture itself.
+    assert all(each.startswith("screen and") for each in media)
+    assert len({source["srcset"] for source in sources} | {image["src"] for image in images}) == 12
 
 
 def test_figures_and_settings_stand_in_the_page_escaped(written):
@@ -116,7 +121,8 @@ def test_figures_and_settings_stand_in_the_page_escaped(written):
     assert "packed" not in [tag for tag, _ in page.tags]
 
 
-def test_a_run_that_loses_to_the_baseline_has_no_green_badge():
+def test_a_run_that_loses_to_the_baseline_has_no_green_badge(monkeypatch):
+    monkeypatch.setattr(_theme, "_DPI", 30)
     lost = dataclasses.replace(
         sample_run(num_epochs=1, num_molecules=50),
         test=ValidationResult.compare(np.ones(9), np.zeros(9), baseline_mae=0.5),
@@ -190,7 +196,8 @@ def test_odd_runs_are_drawn_and_described(name, monkeypatch):
     monkeypatch.setattr(_theme, "_DPI", 40)
     result = dataclasses.replace(ODD_RUNS[name], dataset={"target": "gap", "unit": "eV"})
     pictures = pictures_of(result)
-    assert len(pictures) == (0 if name == "nothing validated" else 2 if result.epochs else 1)
+    has_predictions = result.test is not None
+    assert len(pictures) == sum([bool(result.epochs), len(result.epochs) > 1, has_predictions])
     for picture in pictures:
         assert png_size(picture.png(LIGHT))[0] == 40 * picture.size[0]
         assert picture.alt.endswith(".")
@@ -202,3 +209,43 @@ def test_the_caller_s_matplotlib_is_left_alone():
     before = dict(matplotlib.rcParams)
     pictures_of(ODD_RUNS["one epoch"])[0].png(DARK)
     assert dict(matplotlib.rcParams) == before
+
+
+def page_of(result: RunResult, monkeypatch) -> Page:
+    monkeypatch.setattr(_theme, "_DPI", 30)
+    return Page(render_page(result))
+
+
+def test_one_epoch_and_one_molecule_are_singulars(monkeypatch):
+    result = sample_run(num_epochs=1, num_molecules=1)
+    result.dataset["sizes"] = {"train": 1, "validation": 1, "test": 1}
+    text = page_of(result, monkeypatch).text
+    assert "trained on 1 molecule, 1 epoch" in text
+    assert "1 epochs" not in text
+    assert "1 molecules" not in text
+
+
+def test_both_baselines_are_explained(written):
+    _, page = written
+    assert "Linear baseline, test" in page.text
+    (words,) = [
+        line for line in page.text.splitlines() if "predicts from the formula alone" in line
+    ]
+    assert "441 meV on the validation split and 437 meV on the test split" in words
+    assert "least-squares fit to the number of atoms of each element" in words
+    assert "subtracted from both axes" in page.text
+
+
+def test_long_names_break_between_their_words(written):
+    directory, _ = written
+    text = (directory / PAGE_NAME).read_text()
+    assert "bench.learning_<wbr>rate" in text
+    assert "qm9 &lt;packed&gt;" in text
+
+
+def test_units_of_tiles_stand_on_the_line_of_their_numbers(written):
+    directory, page = written
+    text = (directory / PAGE_NAME).read_text()
+    assert '437 <span class="unit">meV</span>' in text
+    assert "437 meV" in page.text
+    assert "<dd>98.3%<small>" in text

@@ -16,8 +16,8 @@ import pytest
 from _sample_runs import sample_run
 
 from torchkiln.core import StoreError
-from torchkiln.report import EpochRecord, RunResult, load_result
-from torchkiln.report._results_file import _checksum, save_result, to_plain, to_record
+from torchkiln.report import EpochRecord, RunResult, ValidationResult, load_result
+from torchkiln.report._results_file import checksum_of, save_result, to_plain, to_record
 
 
 def strict(path: Path) -> dict:
@@ -38,6 +38,7 @@ def test_a_run_comes_back_as_it_was(tmp_path):
         old, new = getattr(result, name), getattr(again, name)
         np.testing.assert_array_equal(new.predicted, old.predicted)
         np.testing.assert_array_equal(new.true, old.true)
+        np.testing.assert_array_equal(new.reference, old.reference)
         assert (new.mae, new.rmse, new.baseline_mae) == (old.mae, old.rmse, old.baseline_mae)
 
 
@@ -105,7 +106,7 @@ def test_missing_series_are_named(tmp_path):
 
 
 def sealed(**record):
-    return json.dumps({**record, "sha256": _checksum(record)})
+    return json.dumps({**record, "sha256": checksum_of(record)})
 
 
 def test_a_digit_that_changed_is_noticed(tmp_path):
@@ -213,3 +214,14 @@ def test_series_that_claim_a_terabyte_are_named(tmp_path):
     path.write_text(sealed(**record))
     with pytest.raises(StoreError, match=r"results\.npz.*claims an array"):
         load_result(path)
+
+
+def test_results_from_before_there_were_references_still_load(tmp_path):
+    split = ValidationResult.compare(np.ones(3), np.zeros(3), baseline_mae=2.0)
+    save_result(RunResult(status="finished", test=split), tmp_path)
+    with np.load(tmp_path / "results.npz") as series:
+        assert "test_reference" not in series  # as in files of older versions
+    again = load_result(tmp_path).test
+    assert again is not None
+    assert again.reference is None
+    assert again.baseline_mae == 2.0

@@ -55,3 +55,12 @@ def test_the_sample_run_is_a_good_one():
     assert result.test is not None
     assert result.test.factor is not None
     assert result.test.factor > 3
+
+
+def test_the_error_of_the_reference_is_the_baseline_unless_it_is_given():
+    true, reference = np.array([0.0, 2.0]), np.array([1.0, 4.0])
+    split = ValidationResult.compare(true, true, reference=reference)
+    assert split.baseline_mae == pytest.approx(1.5)
+    given = ValidationResult.compare(true, true, reference=reference, baseline_mae=9.0)
+    assert given.baseline_mae == 9.0
+    assert ValidationResult.compare(true, true).reference is None

@@ -6,13 +6,17 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from torchkiln.commands._findings import Finding
+from torchkiln.core._other_processes import Reading
 
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _SHARED_MEMORY = Path("/dev/shm")
+# Long enough for counters that move a hundred times a second.
+_LOOK_SECONDS = 0.5
 _LEAST_SHARED_MEMORY_BYTES = 256 * 2**20
 # What every generated program needs: the C++ library, OpenMP, and a linker.
 _TRIAL = """
@@ -79,11 +83,21 @@ def threads() -> Iterator[Finding]:
         "each thread is kept on a core" if pinned else "threads may wander from core to core",
         "" if pinned else "set OMP_PROC_BIND=true for steady times (`torchkiln bench` does)",
     )
-    load = os.getloadavg()[0]
-    yield Finding(
+    yield _load()
+
+
+def _load() -> Finding:
+    """Say what other processes take of the cores just now."""
+    before = Reading()
+    time.sleep(_LOOK_SECONDS)
+    load = Reading().load_since(before)
+    text = f"{os.getloadavg()[0]:.1f} processes wanted a core over the last minute"
+    if load is None:
+        return Finding("load", text)
+    return Finding(
         "load",
-        f"{load:.1f} over the last minute",
-        "" if load < cores + 0.5 else "other programs are computing: times will be noise",
+        f"{load} now; {text}",
+        "end them, or measure later: times will be noise" if load.is_high else "",
     )
 
 

@@ -2,149 +2,144 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchkiln.commands._plan_report import PlanReport
-from torchkiln.core import atomic_path
+from torchkiln.core import write_atomic
+from torchkiln.report._panels import head_panel, plain_numbers
+from torchkiln.report._theme import LIGHT, Theme, render
+from torchkiln.report._units import short_name
 
-_COLORS = ("#0b6e99", "#d9730d", "#0f7b6c", "#6940a5")
-_GRAY = "#8a8a8a"
+_FOURTH = "#6940a5"
 _MAX_POINTS = 1500
 _BARS = 60
+_SIZE = (12.0, 8.2)
 
 
 def draw_plan(report: PlanReport, path: Path) -> None:
     """Write the picture; the format follows the suffix."""
-    import matplotlib
+    picture = render(
+        partial(_draw, report=report), LIGHT, _SIZE, file_format=path.suffix.lstrip(".")
+    )
+    write_atomic(path, picture)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
+def _draw(figure: Any, theme: Theme, report: PlanReport) -> None:
     axes = list(report.sizes)
-    colors = dict(zip(axes, (_COLORS * len(axes))[: len(axes)], strict=True))
-    style = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
-    with pyplot.rc_context(style):
-        figure = pyplot.figure(figsize=(12, 7.6), layout="constrained")
-        top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.15], hspace=0.06)
-        figure.suptitle(_headline(report), fontsize=13, x=0.01, ha="left")
-        _draw_histograms(top, report, colors)
-        fill, curve = bottom.subplots(1, 2, width_ratios=[1.25, 1])
-        _draw_fill(fill, report, colors)
-        _draw_curve(curve, report, colors)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=130, format=path.suffix.lstrip("."))
-        pyplot.close(figure)
+    palette = (theme.main, theme.second, theme.third, _FOURTH)
+    colors = dict(zip(axes, (palette * len(axes))[: len(axes)], strict=True))
+    top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.15], hspace=0.06)
+    figure.suptitle(_headline(report), fontsize=13, x=0.01, ha="left")
+    _draw_histograms(top, theme, report, colors)
+    fill, curve = bottom.subplots(1, 2, width_ratios=[1.25, 1])
+    _draw_fill(fill, theme, report, colors)
+    _draw_curve(curve, theme, report, colors)
 
 
 def _headline(report: PlanReport) -> str:
     plan = report.plan
     sizes = ", ".join(f"{size:,} {axis}" for axis, size in plan.slots.items())
     first = next(iter(report.sizes))
+    title = short_name(report.title, 60)
     return (
-        f"{report.title}: {plan.num_graphs:,} graphs fill {len(plan):,} batches of {sizes}\n"
+        f"{title}: {plan.num_graphs:,} graphs fill {len(plan):,} batches of {sizes}\n"
         f"{plan.efficiency[first]:.1%} of the slots for {first} are real "
         f"(padding every graph to the largest: {report.padded[first]:.1%})"
     )
 
 
-def _draw_histograms(figure: Any, report: PlanReport, colors: dict[str, str]) -> None:
-    for panel, axis in zip(
-        np.atleast_1d(figure.subplots(1, len(report.sizes))), report.sizes, strict=True
-    ):
+def _draw_histograms(figure: Any, theme: Theme, report: PlanReport, colors: dict[str, str]) -> None:
+    panels = np.atleast_1d(figure.subplots(1, len(report.sizes)))
+    for panel, axis in zip(panels, report.sizes, strict=True):
         column = report.sizes[axis]
-        largest, mean = int(column.max()), float(column.mean())
+        smallest, largest = int(column.min()), int(column.max())
         # Whole numbers per bar, and an even number of them for sizes that are all even.
-        width = -(-largest // _BARS) or 1
+        width = -(-(largest - smallest + 1) // _BARS)
         width += width % 2 if not (column % 2).any() else 0
-        bins = np.arange(-0.5, largest + width, width)
-        counts, _, _ = panel.hist(column, bins=bins, color=colors[axis], alpha=0.85)
-        heavy = largest > 8 * max(np.median(column), 1)
-        if heavy:  # a handful of giants would be invisible on a linear scale
+        bins = np.arange(smallest - 0.5, largest + width, width)
+        panel.hist(column, bins=bins, color=colors[axis], alpha=0.85, zorder=2)
+        is_heavy = largest > 8 * max(np.median(column), 1)
+        if is_heavy:  # a handful of giants would be invisible on a linear scale
             panel.set_yscale("log")
-        panel.axvline(mean, color="black", linewidth=1)
-        panel.axvline(largest, color=_GRAY, linewidth=1, linestyle="--")
-        near_right = mean > 0.7 * largest
-        panel.annotate(
-            f" mean {mean:,.1f} ",
-            (mean, 1.0),
-            xycoords=("data", "axes fraction"),
-            ha="right" if near_right else "left",
-            va="top",
+            panel.set_ylim(bottom=0.7)
+        mean = float(column.mean())
+        label = f"mean: {mean:,.1f}"
+        panel.axvline(mean, color=theme.ink, linewidth=1.2, zorder=3, label=label)
+        panel.axvline(
+            largest,
+            color=theme.muted,
+            linewidth=1.2,
+            linestyle="--",
+            zorder=3,
+            label=f"largest: {largest:,}",
         )
-        panel.annotate(
-            f" largest {largest:,} ",
-            (largest, 0.82),
-            xycoords=("data", "axes fraction"),
-            ha="right",
-            va="top",
-            color=_GRAY,
-        )
-        panel.set_title(f"How many {axis} a graph has", loc="left")
+        # A single size has a bar of its own width on either side to be told from a wall.
+        room = width if len(bins) == 2 else 0
+        panel.set_xlim(bins[0] - room, bins[-1] + room)
         panel.set_xlabel(f"{axis} in a graph")
         panel.set_ylabel("graphs")
-        panel.set_ylim(top=float(counts.max()) * (3 if heavy else 1.12))
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        plain_numbers(panel.xaxis)
+        panel.grid(axis="x", visible=False)
+        head_panel(panel, theme, f"How many {axis} a graph has")
 
 
-def _draw_fill(panel: Any, report: PlanReport, colors: dict[str, str]) -> None:
+def _draw_fill(panel: Any, theme: Theme, report: PlanReport, colors: dict[str, str]) -> None:
     plan = report.plan
+    lowest = 100.0
     for axis, color in colors.items():
-        share = plan.used[axis] / max(plan.slots[axis], 1)
-        share = np.sort(share)[::-1]
-        batches = np.linspace(0, len(share) - 1, min(len(share), _MAX_POINTS)).round().astype(int)
-        panel.plot(
-            100 * (batches + 0.5) / len(share),
-            100 * share[batches],
+        share = np.sort(plan.used[axis] / max(plan.slots[axis], 1))[::-1]
+        shown = np.linspace(0, len(share) - 1, min(len(share), _MAX_POINTS)).round().astype(int)
+        panel.stairs(
+            100 * share[shown],
+            np.linspace(0, 100, len(shown) + 1),
+            baseline=None,
             color=color,
             linewidth=2,
             label=f"{axis}: {plan.efficiency[axis]:.1%} on average",
         )
-    for axis, color in colors.items():
         level = 100 * report.padded[axis]
         label = f"{axis}, every graph padded to the largest: {level:.1f}%"
         panel.axhline(level, color=color, linestyle=":", linewidth=1.5, label=label)
-    panel.set_ylim(0, 104)
+        lowest = min(lowest, level, 100 * float(share[-1]))
+    panel.set_ylim(max(0.0, lowest - 4), 102)
     panel.set_xlim(0, 100)
-    panel.set_title(f"How full the {len(plan):,} batches are ({report.chosen})", loc="left")
     panel.set_xlabel("batches, fullest first (%)")
     panel.set_ylabel("slots that hold real data (%)")
-    levels = sorted([0.0, *(100 * share for share in report.padded.values()), 90.0])
-    low, high = max(pairwise(levels), key=lambda gap: gap[1] - gap[0])
-    panel.legend(loc="center left", bbox_to_anchor=(0.03, (low + high) / 208), frameon=False)
+    head_panel(panel, theme, f"How full the {len(plan):,} batches are ({report.chosen})")
 
 
-def _draw_curve(panel: Any, report: PlanReport, colors: dict[str, str]) -> None:
+def _draw_curve(panel: Any, theme: Theme, report: PlanReport, colors: dict[str, str]) -> None:
     first = next(iter(report.sizes))
     slots = [size for size, _ in report.curve]
     for axis, color in colors.items():
         shares = [100 * efficiency[axis] for _, efficiency in report.curve]
         panel.plot(slots, shares, color=color, marker="o", markersize=4, label=axis)
     here = report.plan.slots[first]
-    panel.axvline(here, color="black", linewidth=1)
-    panel.annotate(
-        f" this plan: {here:,} ",
-        (here, 0.03),
-        xycoords=("data", "axes fraction"),
-        ha="left",
-    )
+    panel.axvline(here, color=theme.ink, linewidth=1.2, label=f"this plan: {here:,} {first}")
     panel.set_xscale("log")
-    ticks = _ticks(min([*slots, here]), max([*slots, here]))
+    smallest, largest = min([*slots, here]), max([*slots, here])
+    panel.set_xlim(0.93 * smallest, 1.07 * largest)
+    ticks = _ticks(smallest, largest)
     panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     panel.minorticks_off()
-    panel.set_title("Would another batch size do better?", loc="left")
     panel.set_xlabel(f"slots for {first} in a batch")
     panel.set_ylabel("slots that hold real data (%)")
-    lows = [100 * min(efficiency.values()) for _, efficiency in report.curve]
-    panel.set_ylim(min([*lows, 95]) - 2, 100.5)
-    panel.legend(loc="center right", frameon=False)
+    shares = [100 * share for _, efficiency in report.curve for share in efficiency.values()]
+    low, high = min(shares, default=0.0), max(shares, default=100.0)
+    room = max(0.08 * (high - low), 0.5)
+    panel.set_ylim(low - room, min(high + room, 100.5))
+    plain_numbers(panel.yaxis)
+    head_panel(panel, theme, "Would another batch size do better?")
 
 
 def _ticks(low: int, high: int) -> list[int]:
     """Return round numbers between two limits, evenly spaced on a logarithmic scale."""
     steps = [factor * 10**power for power in range(10) for factor in (1, 2, 5)]
-    return [step for step in steps if low * 0.9 <= step <= high * 1.1]
+    found = [step for step in steps if low * 0.93 <= step <= high * 1.07]
+    return found if len(found) > 1 else sorted({low, high})

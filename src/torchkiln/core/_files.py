@@ -113,7 +113,7 @@ def file_lock(
         try:
             held = _lock(descriptor, kind)
             # While this process waited, the file may have been removed and made anew by others.
-            if not held or _is_open_at(descriptor, path):
+            if not held or is_open_at(descriptor, path):
                 yield held
                 return
         finally:
@@ -134,7 +134,8 @@ def _lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _is_open_at(descriptor: int, path: Path) -> bool:
+def is_open_at(descriptor: int, path: Path) -> bool:
+    """Whether a descriptor is that of the file which has the name `path` now."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

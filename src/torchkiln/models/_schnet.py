@@ -15,6 +15,7 @@ from torchkiln.models._filters import GaussianSmearing, cosine_cutoff
 from torchkiln.models._grid import FilterGrid, knots_for
 from torchkiln.models._interaction import Convolve, Interaction, as_layer, reset_linear
 from torchkiln.ops import cfconv, cfconv_table, segment_sum, softplus_mlp
+from torchkiln.ops._needs import uses_natives
 
 FilterForm = Literal["exact", "table", "auto"]
 # A table costs some evaluations of the filter network, exact filters one for each edge, and splines
@@ -23,6 +24,7 @@ _EDGES_PER_EVALUATION = 4
 
 
 @final
+@uses_natives("_cfconv", "_refine", "_segment_sum", "_softplus_mlp")
 class SchNet(TabulatedModel):
     """SchNet with pre-computed edges and static shapes.
 

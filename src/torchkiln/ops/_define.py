@@ -10,6 +10,9 @@ import torch
 
 from torchkiln.ops._native import load_native
 
+# Operators with a kernel in a C++ file -> the name of that file.
+_natives: dict[Any, str] = {}
+
 
 def define_operator(name: str, native: str | None = None) -> Callable[[Callable[..., Any]], Any]:
     """Register a function for all devices as the operator `torchkiln::name` and return that.
@@ -39,9 +42,15 @@ def define_operator(name: str, native: str | None = None) -> Callable[[Callable[
             return function(*arguments)
 
         operator = _register(name, schema, enter)
+        _natives[operator] = native
         return operator
 
     return register
+
+
+def native_of(target: Any) -> str | None:
+    """Return the C++ file whose kernel an operator calls on the CPU; None: it has none."""
+    return _natives.get(target)
 
 
 def _register(name: str, schema: str, function: Callable[..., Any]) -> Any:

@@ -15,6 +15,8 @@ import os
 import shlex
 import shutil
 import subprocess
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -30,6 +32,7 @@ from torchkiln.core import (
     warn_user,
     writable_cache_dir,
 )
+from torchkiln.core._room import is_full_disk
 
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 # Choices between two numbers may be computed as such; NaN and infinity keep their meaning.
@@ -47,6 +50,8 @@ _LANGUAGES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 _SEAL = b"\ntorchkiln sha256:"
 # Ten seconds of work, but perhaps on a machine where many wait for few cores.
 _PATIENCE_SECONDS = 600
+# All helpers, and what compilers keep beside them for a while.
+_LEAST_BYTES = 16 * 2**20
 _VARIABLE = "TORCHKILN_NATIVE_DIR"
 _log = logging.getLogger("torchkiln")
 
@@ -60,6 +65,25 @@ def native_dir() -> Path:
     return user_cache_dir() / "native"
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """All that it takes to build one helper.
+
+    Args:
+        name: Of the source, without its ending.
+        command: Compiler and arguments, but for where its output goes.
+        library: What is made.
+    """
+
+    name: str
+    command: list[str]
+    library: Path
+
+
+# What became of helpers that were built before anybody asked for them.
+_outcomes: dict[str, Path | Exception] = {}
+
+
 @functools.cache
 def load_native(name: str) -> ctypes.CDLL | None:
     """Return the library built from `name`.c or .cpp beside this file; None without a compiler.
@@ -67,13 +91,16 @@ def load_native(name: str) -> ctypes.CDLL | None:
     Raises:
         TrustError: Somebody else could have written it.
     """
-    sources = (Path(__file__).with_name(name + suffix) for suffix in _LANGUAGES)
-    source = next(path for path in sources if path.exists())
-    library = native_dir() / f"{name}-{_digest(source, _LANGUAGES[source.suffix][2])}.so"
+    source, library = _locate(name)
     clean_leftovers_once(library.parent)
     try:
-        if not _is_intact(library):
-            library = _built(source, library)
+        outcome = _outcomes.pop(name, None)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome is not None:
+            library = outcome
+        elif not _is_intact(library):
+            library = _build(_order(name, source, library))
         check_trusted(library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError) as error:
@@ -83,12 +110,58 @@ def load_native(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def _built(source: Path, library: Path) -> Path:
-    """Build a library, elsewhere if nobody named a folder and the user's cache is read-only.
+def is_source(name: str) -> bool:
+    """Whether there is a helper of this name."""
+    return name.isidentifier() and any(path.exists() for path in _sources(name))
+
+
+def is_built(name: str) -> bool:
+    """Whether a helper lies ready to be loaded."""
+    return _is_intact(_locate(name)[1])
+
+
+def order_native(name: str) -> Order | None:
+    """Return how to build a helper; None: it cannot be, which `load_native` explains."""
+    source, library = _locate(name)
+    try:
+        return _order(name, source, library)
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def keep_outcome(order: Order, stopped: threading.Event) -> None:
+    """Build a helper in any thread; `load_native` takes over what became of it.
+
+    Args:
+        order: What is to be built.
+        stopped: Set by whoever does not want it any more.
+    """
+    if stopped.is_set():
+        return
+    try:
+        _outcomes[order.name] = _build(order, stopped)
+    except (OSError, subprocess.SubprocessError) as error:
+        if not stopped.is_set():
+            _outcomes[order.name] = error
+
+
+def _locate(name: str) -> tuple[Path, Path]:
+    """Return the source of a helper, and where its library lies if it was built."""
+    source = next(path for path in _sources(name) if path.exists())
+    digest = _digest(source, _LANGUAGES[source.suffix][2])
+    return source, native_dir() / f"{name}-{digest}.so"
+
+
+def _sources(name: str) -> list[Path]:
+    return [Path(__file__).with_name(name + suffix) for suffix in _LANGUAGES]
+
+
+def _order(name: str, source: Path, library: Path) -> Order:
+    """Return how to build a helper; elsewhere if the user's cache is read-only and was not named.
 
     Raises:
         _NoCompiler: There is none.
-        OSError, subprocess.SubprocessError: It failed.
+        OSError: There is no place for it.
     """
     variable, names, flags = _LANGUAGES[source.suffix]
     found = next(filter(None, map(shutil.which, names)), None)
@@ -97,9 +170,8 @@ def _built(source: Path, library: Path) -> Path:
     if not compiler:
         raise _NoCompiler(f"there is no compiler ({' or '.join(names)})")
     if not os.environ.get(_VARIABLE):
-        library = writable_cache_dir("native") / library.name
-    _build([*compiler, str(source), *_FLAGS, *flags], library)
-    return library
+        library = writable_cache_dir("native", least_bytes=_LEAST_BYTES) / library.name
+    return Order(name, [*compiler, str(source), *_FLAGS, *flags], library)
 
 
 class _NoCompiler(subprocess.SubprocessError):
@@ -115,9 +187,12 @@ def _warn_of_failure(library: Path, error: Exception) -> None:
         )
         return
     missing = not os.path.exists(library) and not isinstance(error, _NoCompiler)
-    if missing and not os.access(library.parent, os.W_OK):
+    said = subprocess.SubprocessError((getattr(error, "output", None) or b"").decode())
+    full = is_full_disk(error) or is_full_disk(said)
+    if missing and (full or not os.access(library.parent, os.W_OK)):
+        why = " (its disk is full)" if full else ""
         warn_user(
-            f"native kernels cannot be kept in {library.parent}, and without them everything "
+            f"native kernels cannot be kept in {library.parent}{why}, and without them everything "
             f"runs several times as slowly; set {_VARIABLE} to a folder that can be written"
         )
 
@@ -134,15 +209,24 @@ def _digest(source: Path, flags: tuple[str, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(command: list[str], library: Path) -> None:
+def _build(order: Order, stopped: threading.Event | None = None) -> Path:
+    library = order.library
     own = not is_shared(library)
     with file_lock(library.with_suffix(".lock"), own=own):
         if _is_intact(library):
-            return  # another process was faster
+            return library  # another process was faster
         damaged = library.exists()
-        run_compiler(command, library, timeout=_PATIENCE_SECONDS, finish=_append_seal, own=own)
+        run_compiler(
+            order.command,
+            library,
+            timeout=_PATIENCE_SECONDS,
+            finish=_append_seal,
+            own=own,
+            stopped=stopped,
+        )
         if damaged:
             warn_user(f"{library} was damaged; it has been built again")
+    return library
 
 
 def _append_seal(library: Path) -> None:

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from torchkiln.ops._native import load_native
 
+# The C file with the block generator.
+BERNOULLI_HELPER = "_mt19937"
 # Below this, reading and writing the generator's state costs more than it saves.
 _MIN_BLOCK_NUMEL = 1024
 
@@ -75,12 +78,18 @@ def _given(source: Tensor | None) -> Tensor:
 
 def fill_bernoulli(out: Tensor, p: float) -> Tensor:
     """Do `out.bernoulli_(p)`, in blocks where that gives the same bits."""
-    large = out.dtype == torch.float32 and out.numel() >= _MIN_BLOCK_NUMEL
+    large = draws_in_blocks("bernoulli", out.shape, out.dtype)
     reach = 1 + sum((n - 1) * step for n, step in zip(out.shape, out.stride(), strict=True))
     dense = reach == out.numel()
     if large and dense and bernoulli_is_exact() and _fill_blocks(out, p):
         return out
     return out.bernoulli_(p)
+
+
+def draws_in_blocks(kind: str, size: Sequence[int], dtype: torch.dtype) -> bool:
+    """Whether numbers of this kind may be drawn by the block generator."""
+    large = math.prod(size) >= _MIN_BLOCK_NUMEL
+    return kind == "bernoulli" and dtype == torch.float32 and large
 
 
 def _fill_blocks(out: Tensor, p: float) -> bool:
@@ -97,7 +106,7 @@ def _fill_blocks(out: Tensor, p: float) -> bool:
 
 @functools.cache
 def _function() -> ctypes._NamedFuncPointer | None:
-    library = load_native("_mt19937")
+    library = load_native(BERNOULLI_HELPER)
     if library is None:
         return None
     function = library.torchkiln_bernoulli

@@ -13,14 +13,21 @@ from torch import Tensor
 from torchkiln.ops._define import define_operator
 from torchkiln.ops._native import load_native
 
-
-def can_scatter(x: Tensor) -> bool:
-    """Whether there are native kernels for tensors like `x`; building them may take seconds."""
-    served = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
-    return served and load_native("_scatter") is not None
+# The C++ file with the kernels.
+SCATTER_HELPER = "_scatter"
 
 
-@define_operator("scatter_sum", native="_scatter")
+def serves_scatter(x: Tensor) -> bool:
+    """Whether the native kernels take tensors like `x`."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+
+
+def has_scatter_kernels() -> bool:
+    """Whether there are native kernels; building them may take seconds."""
+    return load_native(SCATTER_HELPER) is not None
+
+
+@define_operator("scatter_sum", native=SCATTER_HELPER)
 def scatter_sum(
     x: Tensor,
     index: Tensor,
@@ -47,7 +54,7 @@ def scatter_sum(
     return _start(x, num_rows, base).index_add_(0, index, entries)
 
 
-@define_operator("scatter_extreme", native="_scatter")
+@define_operator("scatter_extreme", native=SCATTER_HELPER)
 def scatter_extreme(
     x: Tensor, index: Tensor, num_rows: int, largest: bool, base: Tensor | None, include_base: bool
 ) -> Tensor:

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torchkiln
+from torchkiln.report._comparison import flat_values
 from torchkiln.report._molecule_picture import worst_cards
 from torchkiln.report._plots import Picture, pictures_of
 from torchkiln.report._record import EpochRecord, RunResult
-from torchkiln.report._results_file import RESULTS_NAME, to_plain
+from torchkiln.report._results_file import RESULTS_NAME
 from torchkiln.report._rows import Row, compare_with_baseline, summary_groups
 from torchkiln.report._theme import DARK, LIGHT
 from torchkiln.report._units import (
     error_scale,
+    format_count,
     format_error,
     format_loss,
     format_seconds,
@@ -44,15 +46,9 @@ def render_page(result: RunResult, light: Mapping[str, bytes] | None = None) -> 
         result: The run.
         light: PNGs by name that are drawn already, for a page on a light background.
     """
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("torchkiln.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
     columns, epochs = _epoch_table(result)
-    return environment.get_template("page.html").render(
+    return fill_template(
+        "page.html",
         version=torchkiln.__version__,
         title=_title(result),
         subtitle=_subtitle(result),
@@ -60,7 +56,7 @@ def render_page(result: RunResult, light: Mapping[str, bytes] | None = None) -> 
         badge_class="beaten" if result.is_beaten else result.status,
         note=result.note or (result.advice if result.is_beaten else ""),
         tiles=_tiles(result),
-        pictures=[_embed(picture, light or {}) for picture in pictures_of(result)],
+        pictures=[embed_picture(picture, light) for picture in pictures_of(result)],
         worst=worst_cards(result),
         groups=summary_groups(result),
         epoch_columns=columns,
@@ -84,9 +80,9 @@ def _subtitle(result: RunResult) -> str:
         parts.append(f"{result.model.get('name', 'SchNet')}{count}")
     train = (result.dataset.get("sizes") or {}).get("train")
     if isinstance(train, int):
-        parts.append(f"trained on {train:,} {result.counted}")
+        parts.append(f"trained on {format_count(train, result.counted)}")
     if result.epochs:
-        parts.append(f"{len(result.epochs)} epochs")
+        parts.append(format_count(len(result.epochs), "epochs"))
     return ", ".join(parts)
 
 
@@ -103,7 +99,8 @@ def _tiles(result: RunResult) -> list[Tile]:
         tiles.append(Tile(f"{name} MAE", short, other_unit))
         if split.factor is not None and split.baseline_mae is not None:
             baseline = format_short_error(split.baseline_mae, result.unit)
-            tiles.append(Tile("Linear baseline", baseline, compare_with_baseline(split)))
+            words = compare_with_baseline(split)
+            tiles.append(Tile(f"Linear baseline, {name.lower()}", baseline, words))
     if result.packing:
         axis, share = next(iter(result.packing.items()))
         tiles.append(Tile("Slots in use", f"{share:.1%}", axis))
@@ -114,15 +111,45 @@ def _tiles(result: RunResult) -> list[Tile]:
     return tiles
 
 
-def _embed(picture: Picture, light: Mapping[str, bytes]) -> dict[str, Any]:
-    width, height = (round(_PIXELS_PER_INCH * inches) for inches in picture.size)
+def fill_template(name: str, **values: Any) -> str:
+    """Return a page; values that a template is given are text, never markup."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("torchkiln.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    page: str = environment.get_template(name).render(**values)
+    return page
+
+
+def embed_picture(picture: Picture, light: Mapping[str, bytes] | None = None) -> dict[str, Any]:
+    """Return a picture as a template takes it, for light and for dark pages.
+
+    Args:
+        picture: To be drawn.
+        light: PNGs by name that are drawn already, for a page on a light background.
+    """
+    width, height, narrow_width, narrow_height = (
+        round(_PIXELS_PER_INCH * inches) for inches in (*picture.size, *picture.narrow_size)
+    )
+
+    def encoded(png: bytes) -> str:
+        return base64.b64encode(png).decode()
+
     return {
         "title": picture.title,
         "alt": picture.alt,
+        "caption": picture.caption,
         "width": width,
         "height": height,
-        "light": base64.b64encode(light.get(picture.name) or picture.png(LIGHT)).decode(),
-        "dark": base64.b64encode(picture.png(DARK)).decode(),
+        "narrow_width": narrow_width,
+        "narrow_height": narrow_height,
+        "light": encoded((light or {}).get(picture.name) or picture.png(LIGHT)),
+        "dark": encoded(picture.png(DARK)),
+        "narrow_light": encoded(picture.png(LIGHT, narrow=True)),
+        "narrow_dark": encoded(picture.png(DARK, narrow=True)),
     }
 
 
@@ -167,13 +194,6 @@ def _details(result: RunResult) -> dict[str, list[Row]]:
     return {title: rows for title, rows in details.items() if rows}
 
 
-def flat_rows(values: Mapping[str, Any], prefix: str = "") -> list[Row]:
+def flat_rows(values: Mapping[str, Any]) -> list[Row]:
     """Return nested values as rows, named as on the command line: `bench.learning_rate`."""
-    rows: list[Row] = []
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            rows += flat_rows(value, f"{prefix}{name}.")
-        else:
-            plain = to_plain(value)
-            rows.append((f"{prefix}{name}", "-" if plain is None else str(plain)))
-    return rows
+    return list(flat_values(values).items())

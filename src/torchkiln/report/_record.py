@@ -75,6 +75,9 @@ class ValidationResult:
         rmse: Root of the mean squared error.
         baseline_mae: Error of a linear regression on the number of atoms of each element, fitted to
             the training split; None where there is none.
+        reference: [num_samples]; what that regression predicts for each sample, so that a picture
+            can show what is left of the target without it; None where it is not known (results that
+            were written before this field existed).
     """
 
     predicted: Array
@@ -82,17 +85,27 @@ class ValidationResult:
     mae: float
     rmse: float
     baseline_mae: float | None = None
+    reference: Array | None = None
 
     @classmethod
     def compare(
-        cls, predicted: Array, true: Array, *, baseline_mae: float | None = None
+        cls,
+        predicted: Array,
+        true: Array,
+        *,
+        reference: Array | None = None,
+        baseline_mae: float | None = None,
     ) -> ValidationResult:
-        """Compute the errors of `predicted`."""
+        """Compute the errors of `predicted`, and those of `reference` unless they are given."""
         predicted, true = np.asarray(predicted, np.float64), np.asarray(true, np.float64)
         error = predicted - true
         mae = float(np.abs(error).mean()) if len(error) else float("nan")
         rmse = float(np.sqrt((error**2).mean())) if len(error) else float("nan")
-        return cls(predicted, true, mae, rmse, baseline_mae)
+        if reference is not None:
+            reference = np.asarray(reference, np.float64)
+            if baseline_mae is None and len(true):
+                baseline_mae = float(np.abs(reference - true).mean())
+        return cls(predicted, true, mae, rmse, baseline_mae, reference)
 
     @property
     def factor(self) -> float | None:

@@ -59,7 +59,7 @@ def save_result(result: RunResult, directory: Path) -> tuple[Path, Path]:
     content = buffer.getvalue()
     record = to_record(result)
     record["series"] = {"file": SERIES_NAME, "sha256": hashlib.sha256(content).hexdigest()}
-    record["sha256"] = _checksum(record)
+    record["sha256"] = checksum_of(record)
     # The JSON comes last: it is never newer than the series that it names. Until it comes, the one
     # before it needs its own.
     with kept_aside(directory / SERIES_NAME, _checksum_in(directory / RESULTS_NAME)):
@@ -107,7 +107,7 @@ def load_result(path: Path) -> RunResult:
         )
     # One that has a checksum must match it, even if damage made it look like an earlier version.
     is_sealed = version != _WITHOUT_CHECKSUM or "sha256" in record
-    if is_sealed and record.pop("sha256", None) != _checksum(record):
+    if is_sealed and record.pop("sha256", None) != checksum_of(record):
         raise StoreError(
             f"{path} is damaged: it does not have its checksum; run the benchmark again"
         )
@@ -181,7 +181,8 @@ def _read_worst(
     return found
 
 
-def _checksum(record: Mapping[str, Any]) -> str:
+def checksum_of(record: Mapping[str, Any]) -> str:
+    """Return the checksum that a file of results carries, over all else that it says."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
@@ -229,6 +230,8 @@ def _series(result: RunResult) -> dict[str, npt.NDArray[Any]]:
         if split is not None:
             series[f"{name}_predicted"] = np.asarray(split.predicted, np.float64)
             series[f"{name}_true"] = np.asarray(split.true, np.float64)
+            if split.reference is not None:
+                series[f"{name}_reference"] = np.asarray(split.reference, np.float64)
     if result.worst:
         series["worst_z"] = np.concatenate([np.array(m.z, np.int64) for m in result.worst])
         series["worst_pos"] = np.concatenate([np.array(m.pos, np.float64) for m in result.worst])
@@ -259,6 +262,7 @@ def _read_split(
         mae=_number(figures["mae"]),
         rmse=_number(figures["rmse"]),
         baseline_mae=_number(figures["baseline_mae"]),
+        reference=series.get(f"{name}_reference"),  # earlier files have none
     )
 
 

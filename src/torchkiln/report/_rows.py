@@ -104,6 +104,9 @@ def _accuracy(result: RunResult) -> list[Row]:
     losses = [e.validation_loss for e in result.epochs if e.validation_loss is not None]
     if losses and result.validation is None:
         rows.append(("Validation loss", format_loss(losses[-1])))
+    if result.epochs:
+        for name, value in result.epochs[-1].figures.items():
+            rows.append((name.replace("/", " ").replace("_", " ").capitalize(), significant(value)))
     for name, split in (("Validation", result.validation), ("Test", result.test)):
         if split is not None:
             rows.append((f"{name} MAE", format_error(split.mae, result.unit)))

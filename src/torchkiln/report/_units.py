@@ -89,3 +89,25 @@ def format_seconds(value: float) -> str:
         return f"{minutes} min {seconds:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours:,} h {minutes:02d} min"
+
+
+def format_count(number: int, plural: str) -> str:
+    """Write how many there are: "1 epoch", "3 epochs"; `plural` is an English noun."""
+    return f"{number:,} {plural if number != 1 else _singular(plural)}"
+
+
+def _singular(plural: str) -> str:
+    if plural.endswith("ies") and len(plural) > 4:
+        return f"{plural.removesuffix('ies')}y"
+    if plural.endswith(("ches", "shes", "sses", "xes")):
+        return plural.removesuffix("es")
+    return plural if plural.endswith("ss") else plural.removesuffix("s")
+
+
+def short_name(name: object, longest: int = 24) -> str:
+    """Return a name that fits into a picture: of a long one the middle is left out."""
+    text = str(name)
+    if len(text) <= longest:
+        return text
+    kept = longest - 1
+    return f"{text[: kept - kept // 2]}\N{HORIZONTAL ELLIPSIS}{text[-(kept // 2) :]}"

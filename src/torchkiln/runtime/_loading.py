@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from torchkiln.core import ExecutableError, Options, ScratchDirectory
+from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.runtime._program import Program
 from torchkiln.runtime.compile._export import ExportedProgram
 
 
+@short_tracebacks()
 def load_program(
     path: str | Path,
     module: nn.Module,

@@ -19,6 +19,7 @@ from torchkiln.core import (
     span,
     warn_user,
 )
+from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.data import rebuild
 from torchkiln.runtime._arguments import move_module, require_module, resolve_options
 from torchkiln.runtime._hooks import compile_hooks
@@ -46,16 +47,19 @@ from torchkiln.torch_internals._tensors import version_of
 _build_lock = threading.RLock()
 
 
+@short_tracebacks()
 def training_model(
     module: nn.Module,
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    *,
+    name: str = "training step",
 ) -> Program:
     """Return a program that runs forward, loss, backward and update of `module` in one call.
 
     Forward computes the loss and returns it (alone, or anywhere in its outputs). The first call
     compiles for the shapes it gets. Weights live in `module` and optimiser state in `optimizer`
-    (default: SGD, lr 0.01), always current.
+    (default: SGD, lr 0.01), always current. `name` stands beside the bar while it is compiled.
     """
     require_module(module)
     if optimizer is None:
@@ -64,17 +68,24 @@ def training_model(
                 f"{type(module).__name__} has no parameters to train; use inference_model"
             )
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    return Program(module, options or Options(), optimizer, training=True)
+    return Program(module, options or Options(), optimizer, training=True, name=name)
 
 
-def inference_model(module: nn.Module, options: Options | None = None) -> Program:
-    """Return a program that runs forward of `module`; weights are shared, never copied."""
-    return Program(module, options or Options(), None, training=False)
+@short_tracebacks()
+def inference_model(
+    module: nn.Module, options: Options | None = None, *, name: str = "inference"
+) -> Program:
+    """Return a program that runs forward of `module`; weights are shared, never copied.
+
+    `name` stands beside the bar while it is compiled.
+    """
+    return Program(module, options or Options(), None, training=False, name=name)
 
 
 class Program:
     """A module compiled for one call form. Made by `training_model` and `inference_model`."""
 
+    @short_tracebacks()
     def __init__(
         self,
         module: nn.Module,
@@ -82,6 +93,7 @@ class Program:
         optimizer: torch.optim.Optimizer | None,
         *,
         training: bool,
+        name: str = "program",
     ) -> None:
         require_module(module)
         options = resolve_options(options, training)
@@ -92,6 +104,7 @@ class Program:
         self.module = module
         self.options = options
         self.training = training
+        self.name = name
         self.num_compiles = 0
         self.num_captures = 0
         self._optimizer = OptimizerBinding(optimizer) if optimizer is not None else None
@@ -135,6 +148,7 @@ class Program:
         """The package file of the native code; None for backends that generate none."""
         return self._require_compiled().package
 
+    @short_tracebacks()
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the program for arguments like these, without running it."""
         if self.is_compiled:
@@ -168,7 +182,15 @@ class Program:
     def _make_step(self, signature: Signature) -> StepFunction:
         anchors = tuple(micro_batch_anchors(self.options).values())
         binding = bind(self.module)
-        return StepFunction(self.module, binding, signature, self.options, self.training, anchors)
+        return StepFunction(
+            self.module,
+            binding,
+            signature,
+            self.options,
+            self.training,
+            anchors,
+            name=self.name,
+        )
 
     def _build(self, step: StepFunction, micro_batch: list[Tensor]) -> None:
         device = device_of(step.binding, micro_batch)
@@ -199,6 +221,7 @@ class Program:
             step.binding, self.options, step.signature, built, self._optimizer
         )
 
+    @short_tracebacks()
     def memory_report(self, *args: Any, **kwargs: Any) -> MemoryReport:
         """Predict the memory that calls with arguments like these need, without running one.
 
@@ -244,6 +267,7 @@ class Program:
 
     # -- running ----------------------------------------------------------------------------
 
+    @short_tracebacks()
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `device_iterations` steps on a combined batch and return the outputs."""
         if torch.is_inference_mode_enabled():
@@ -281,6 +305,7 @@ class Program:
 
     # -- optimiser --------------------------------------------------------------------------
 
+    @short_tracebacks()
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Use the optimiser's present numbers (learning rate, ...) from the next call on.
 
@@ -298,6 +323,7 @@ class Program:
 
     # -- looking inside ---------------------------------------------------------------------
 
+    @short_tracebacks()
     def anchored(self, name: str) -> Tensor:
         """Return the anchored tensor `name` of the latest call."""
         if name not in self.options.anchors:
@@ -339,6 +365,7 @@ class Program:
     def _generator_device(self) -> torch.device:
         return self._executor.device if self._executor is not None else torch.device("cpu")
 
+    @short_tracebacks()
     def export(self, path: str | Path) -> None:
         """Write the compiled program, weights and optimiser state; `torchkiln.load` reads it."""
         if self._signature is None:

@@ -24,6 +24,7 @@ class Words:
         every_epochs: What `CheckpointPlan.every_epochs` is called.
         counts: Whether people are told how far a run is in epochs or in updates.
         names_models: Whether there are many checkpoints side by side, each with a name.
+        change: A setting that the checkpoint has another value of: `name`, `before`, `now`.
     """
 
     go_on: str = 'resume="auto"'
@@ -35,6 +36,7 @@ class Words:
     every_epochs: str = "save_every_epochs"
     counts: Literal["epochs", "updates"] = "epochs"
     names_models: bool = False
+    change: str = "{name} was {before!r} and is {now!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class CheckpointPlan:
         every_epochs: Save after so many epochs; the last one and an interrupt are always saved.
         every_steps: Save also after so many calls of the training step; None: only after epochs.
         resume: Continue the checkpoint of that name instead of beginning one.
+        doubtful: What the person asked for, with both values, that may be why the checkpoint turns
+            out to be of another run.
         words: For messages.
     """
 
@@ -55,6 +59,7 @@ class CheckpointPlan:
     every_epochs: int = 1
     every_steps: int | None = None
     resume: bool = False
+    doubtful: tuple[str, ...] = ()
     words: Words = field(default_factory=Words)
 
     def __post_init__(self) -> None:

@@ -64,7 +64,7 @@ class LossEvaluator:
         # Without a seed: making this program must not disturb the training's random numbers.
         options = inference_options(options).replace(output_mode=OutputMode.ALL, random_seed=None)
         self._module = module
-        self._program = inference_model(module, options)
+        self._program = inference_model(module, options, name="validation")
 
     def evaluate(self, loader: Iterable[Any], check: Callable[[], None]) -> float:
         """Return the mean over all samples of `loader`, whose batches have one size.

@@ -19,11 +19,21 @@ _OPTIONS = (
 )
 
 
-def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return all changes by dotted name, in one line; "" if there is none."""
+def describe_changes(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    form: str = "{name} was {before!r} and is {now!r}",
+) -> str:
+    """Return all changes by dotted name, in one line; "" if there is none.
+
+    Args:
+        before: What was.
+        now: What is.
+        form: How one change is said.
+    """
     before, now = dict(_flatten(before)), dict(_flatten(now))
     return "; ".join(
-        f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+        form.format(name=name, before=before.get(name), now=now.get(name))
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
     )

@@ -15,6 +15,7 @@ from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError
 from torchkiln.report import EpochRecord, RunMonitor, StepRecord
 from torchkiln.report._record import Status
 from torchkiln.training._checkpoint_plan import Words
+from torchkiln.training._core_watch import CoreWatch
 from torchkiln.training._history import History
 from torchkiln.training._interrupt import Interrupted, InterruptGuard
 from torchkiln.training._saving import RunSaver, RunState
@@ -79,6 +80,7 @@ class TrainingLoop:
         self._monitor = monitor
         self._words = words
         self._guard = InterruptGuard()
+        self._cores = CoreWatch()
         self._num_epochs = 0
         self._compile_seconds: float | None = None
 
@@ -94,13 +96,10 @@ class TrainingLoop:
         """
         history, self._num_epochs = self._history, num_epochs
         if self._saver is not None and self._saver.resumes:
-            more = f", after {history.updates:,} weight updates"
-            self._monitor.message(
-                f"continuing {self._saver.directory} {self._where()}"
-                f"{more if self._words.counts == 'epochs' else ''}"
-            )
+            self._monitor.message(self._describe_start(self._saver))
             self._saver.restore_random_state()
         batches = self._compile()
+        self._look_at_cores()
         self._monitor.start(self._num_epochs, history.epoch)
         with self._guard:
             try:
@@ -111,6 +110,11 @@ class TrainingLoop:
                 return self._outcome("failed", str(failure), failure.error)
         return self._outcome("finished")
 
+    def _look_at_cores(self) -> None:
+        told = self._cores.look()
+        if told is not None:
+            self._monitor.message(told)
+
     def _outcome(
         self, status: Status, note: str = "", error: TorchkilnError | None = None
     ) -> Outcome:
@@ -118,6 +122,17 @@ class TrainingLoop:
         if self._history.sums.samples:
             epochs.append(self._history.record(self._learning_rate))
         return Outcome(status, note, self._history, epochs, self._compile_seconds, error)
+
+    def _describe_start(self, saver: RunSaver) -> str:
+        history = self._history
+        if history.epoch >= self._num_epochs:
+            done = f"{history.epoch} epoch{'s' * (history.epoch != 1)}"
+            return f"{saver.directory} is complete: {done} of {self._num_epochs} done"
+        more = f", after {history.updates:,} weight updates"
+        return (
+            f"continuing {saver.directory} {self._where()}"
+            f"{more if self._words.counts == 'epochs' else ''}"
+        )
 
     def _where(self) -> str:
         """Say how far the run is."""
@@ -189,6 +204,7 @@ class TrainingLoop:
             seconds -= outcome.overhead_s
             history.take(outcome, seconds)
             self._monitor.step(_record(outcome, place, seconds))
+            self._look_at_cores()
             if self._saver is not None and self._saver.is_due_within(history):
                 self._save(self._saver)
             self._guard.check()

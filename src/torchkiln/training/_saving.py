@@ -153,6 +153,7 @@ class RunSaver:
             "average_updates": None if average is None else average.num_updates,
             **best,
             "threads": torch.get_num_threads(),
+            "parameters": sum(param.numel() for param in state.network.parameters()),
             "identity": self._identity,
         }
         self._store.save(
@@ -180,7 +181,9 @@ class RunSaver:
             if self._upgrade is not None:
                 tensors, facts = self._upgrade(tensors, facts)
             return self._put_back(tensors, facts)
-        except TorchkilnError:
+        except TorchkilnError as error:
+            if self._plan.doubtful:
+                raise self._other_settings(" and ".join(self._plan.doubtful)) from error
             raise
         except Exception as error:  # of another version: whatever odd values lead to
             raise CheckpointError(
@@ -217,9 +220,12 @@ class RunSaver:
             set_random_state(self._random)
 
     def _require_same(self, saved: Mapping[str, Any]) -> None:
-        changes = describe_changes(saved, self._identity)
+        changes = describe_changes(saved, self._identity, self.words.change)
         if changes:
-            raise CheckpointError(
-                f"the checkpoint in {self.directory} was made with other settings: {changes}; "
-                f"resume with the same, or begin anew under another {self.words.name}"
-            )
+            raise self._other_settings(changes)
+
+    def _other_settings(self, changes: str) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint in {self.directory} was made with other settings: {changes}; resume "
+            f"with the same, or begin anew under another {self.words.name}"
+        )

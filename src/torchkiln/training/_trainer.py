@@ -15,6 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from torchkiln.checkpoints import CheckpointStore
 from torchkiln.core import Options, OptionsError
+from torchkiln.core._room import check_room
+from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.report import MonitorGroup, RunMonitor, RunResult, make_monitor, publish
 from torchkiln.report._monitors import Progress
 from torchkiln.training._averaging import WeightAverage
@@ -125,6 +127,7 @@ class Trainer:
                 "with the same number"
             )
 
+    @short_tracebacks()
     def fit(self) -> RunResult:
         """Train until the epochs are done, a loss is not finite, or the person stops it.
 
@@ -132,11 +135,15 @@ class Trainer:
         one is a `KeyboardInterrupt`. `exit_code(result)` says it to a shell.
 
         Raises:
+            OptionsError: Nothing can be written to `directory`.
             CheckpointError: What is in `directory` was made with other settings, or is damaged, or
                 is used by another process.
             LoaderError: The loader cannot be read again in the same order.
             StoreError: The report could not be written.
         """
+        if self.directory is not None:  # before the first epoch, not after the last
+            where = Path(self.directory)
+            check_room(where, "the run", "free some space, or choose another directory")
         state, plan = self._state(), self._plan()
         with contextlib.ExitStack() as stack:
             for loader in (self.loader, self.validation_loader):

@@ -1,9 +1,12 @@
 import matplotlib.image
 import numpy as np
+import pytest
+from matplotlib.figure import Figure
 
-from torchkiln.apps.cosmic._pictures import write_curves, write_event_picture
+from torchkiln.apps.cosmic._pictures import _draw_curves, write_curves, write_event_picture
 from torchkiln.apps.cosmic._record import EpochMetrics
 from torchkiln.models import SegmentationMetrics
+from torchkiln.report._theme import LIGHT
 
 RED = np.array([0xD1, 0x34, 0x2F]) / 255
 
@@ -37,3 +40,38 @@ def test_curves_of_an_unfinished_run_can_be_drawn(tmp_path):
     one, none = (matplotlib.image.imread(tmp_path / f"{name}.png") for name in ("one", "none"))
     assert one.shape == none.shape
     assert not np.array_equal(one, none)
+
+
+def metrics_of(share):
+    return SegmentationMetrics(
+        accuracy=0.9,
+        non_background_accuracy=share,
+        cosmic_iou=share,
+        neutrino_iou=share,
+        mean_iou=share,
+    )
+
+
+def curves(num_updates, num_epochs):
+    figure = Figure(figsize=(9.5, 3.9))
+    epochs = [
+        EpochMetrics(number, 0.1, 2.0, 4, 0.01, metrics_of(0.5), metrics_of(0.5))
+        for number in range(num_epochs)
+    ]
+    _draw_curves(figure, LIGHT, [1.0 / (1 + update) for update in range(num_updates)], epochs)
+    return figure.axes
+
+
+def test_a_few_updates_have_marks_and_the_axes_stop_with_them():
+    left, right = curves(3, 1)
+    assert left.lines[0].get_marker() == "o"
+    assert left.lines[0].get_xdata().tolist() == [1, 2, 3]
+    assert left.get_xlim() == pytest.approx((0.96, 3.04))
+    assert right.get_xticks().tolist() == [1]
+
+
+def test_many_updates_are_a_curve():
+    left, right = curves(500, 5)
+    assert left.lines[0].get_marker() == "None"
+    assert left.get_yscale() == "log"
+    assert right.get_xlim() == pytest.approx((0.92, 5.08))

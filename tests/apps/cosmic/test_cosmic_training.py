@@ -85,7 +85,7 @@ def test_checkpoints_are_neither_overwritten_nor_mixed_up(tiny):
     run(settings, PlainDevice(settings))
     with pytest.raises(CheckpointError, match=r"mode\.resume=true, or choose another run\.id"):
         run(tiny())
-    with pytest.raises(CheckpointError, match=r"data\.seed was 1 and is 9"):
+    with pytest.raises(CheckpointError, match=r"data\.seed=9 \(the checkpoint has 1\)"):
         run(tiny("mode.resume=true", "data.seed=9"))
     other = tiny("network.n_initial_filters=3")
     with pytest.raises(CheckpointError, match="is of a network with"):

@@ -23,7 +23,8 @@ def write_as_before(store):
     counts = tensors.pop("history/totals/counts", torch.zeros(3, 3, dtype=torch.int64))
     tensors["history/counts"] = counts
     sums = facts.pop("sums")
-    for name in ("step", "loader", "scheduler", "average_updates", "threads"):
+    newer = ("step", "loader", "scheduler", "average_updates", "threads")
+    for name in (*newer, "settings", "parameters"):
         del facts[name]
     epochs = [
         {

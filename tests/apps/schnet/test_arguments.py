@@ -235,6 +235,14 @@ def test_options_of_the_program_come_as_yaml_json_or_a_file(spelling, tmp_path):
     assert settings.dataset_factory.options.backend is Backend.EAGER
 
 
+def test_single_options_win_over_those_of_a_config_file(tmp_path):
+    path = tmp_path / "config.yml"
+    path.write_text("options: {reduction: sum, check_finite: true}\nbatch_size: 3\n")
+    settings = read_settings(["--config", str(path), "--dataset_factory.options.reduction", "mean"])
+    assert settings.dataset_factory.options == Options(reduction="mean", check_finite=True)
+    assert settings.dataset_factory.batch_size == 3
+
+
 def test_single_options_of_the_program_are_flags_too():
     settings = read_settings(["--dataset_factory.options.reduction", "sum"])
     assert settings.dataset_factory.options == Options(reduction="sum")

@@ -40,6 +40,7 @@ def write_as_before(store):
         record["molecules"] = record.pop("samples")
         record["molecules_per_s"] = record.pop("samples_per_s")
         assert record.keys() == OLD_EPOCH
+    del facts["parameters"]
     assert facts.keys() == OLD_FACTS
     assert {name.split("/")[0] for name in tensors} == {
         *("model", "average", "optimizer", "random", "history")

@@ -14,6 +14,7 @@ from torchkiln.apps.schnet._batches import arguments_of, time_dataloader
 from torchkiln.apps.schnet._steps import EagerStep
 from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import OptionsError
+from torchkiln.datasets import element_baseline
 from torchkiln.graphs import FixedSizeLoader
 from torchkiln.report import QuietMonitor
 from torchkiln.training._steps import ProgramStep
@@ -137,7 +138,11 @@ def test_errors_are_physical(per_atom):
     assert result.test.true.tolist() == true
     error = np.abs(result.test.predicted - result.test.true).mean()
     assert result.test.mae == pytest.approx(error)
-    assert result.test.baseline_mae > 0
+    known, tested = data.splits["train"], data.splits["test"]
+    baseline = element_baseline(data.molecules, "energy", known, tested)
+    assert result.test.baseline_mae == pytest.approx(baseline)
+    error = np.abs(result.test.reference - result.test.true).mean()
+    assert error == pytest.approx(baseline)
 
 
 def test_the_average_is_what_validation_uses(dataset):

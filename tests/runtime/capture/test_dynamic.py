@@ -21,8 +21,8 @@ from torch_geometric.nn import (
 from torch_geometric.utils import scatter, softmax, to_dense_batch
 
 from torchkiln.core import DynamicShapeError, Options, TorchkilnError
+from torchkiln.core._tracebacks import is_users
 from torchkiln.runtime import inference_model, training_model
-from torchkiln.runtime.capture import _dynamic
 
 X = torch.arange(12.0).view(4, 3)
 BATCH = torch.tensor([0, 0, 1, 1])
@@ -329,4 +329,4 @@ def test_own_code_is_never_shown_as_the_users(package):
     path = os.path.join(os.path.dirname(importlib.util.find_spec(package).origin), "ops.py")
     frames = {}
     exec(compile("import sys; frames['of'] = sys._getframe()", path, "exec"), {"frames": frames})
-    assert not _dynamic._is_user(frames["of"])
+    assert not is_users(frames["of"])

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
@@ -20,6 +20,7 @@ from torchkiln.apps._command_line import (
 )
 from torchkiln.apps._flags import checked_flags, is_switch, with_switch_values
 from torchkiln.apps._presets import preset_help, preset_names, preset_path, split_presets
+from torchkiln.apps.cosmic._resumed_arguments import saved_arguments
 from torchkiln.apps.cosmic._settings import Settings
 from torchkiln.core import OptionsError
 from torchkiln.core._config_flags import check_config_flags
@@ -57,6 +58,8 @@ _ASSIGNMENT = re.compile(r"[a-z_]+(\.[a-z_]+)*=.*", re.DOTALL)
 def read_settings(args: Sequence[str], prog: str = "cosmic_tagger.py") -> Settings:
     """Return what a command line asks for; `--help` and `--print_config` print and exit.
 
+    A run that is continued has the settings of its checkpoint, but for those that are given.
+
     Raises:
         OptionsError: A flag, key or value is unknown or wrong; the message says which.
     """
@@ -67,6 +70,13 @@ def read_settings(args: Sequence[str], prog: str = "cosmic_tagger.py") -> Settin
     flags = list(checked_flags(flags, parser._option_string_actions, groups=_NETWORK))
     files = [f"--config={preset_path(_APPLICATION, name)}" for name in presets]
     spelled = check_config_flags([*files, *_configs_first(flags)])
+    settings = _build(parser, spelled, kinds)
+    if settings.mode.resume:
+        settings = _build(parser, [*saved_arguments(settings), *spelled], kinds)
+    return settings
+
+
+def _build(parser: ArgumentParser, spelled: list[str], kinds: Mapping[str, Any]) -> Settings:
     try:
         built = parser.instantiate(parser.parse_args(spelled))
     except (ArgumentError, ValueError, RecursionError) as error:

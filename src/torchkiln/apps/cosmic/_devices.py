@@ -195,7 +195,7 @@ class CompiledDevice:
         return training_model(module, self._options, optimizer)
 
     def make_inference(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
-        return inference_model(module, self._inference_options)
+        return inference_model(module, self._inference_options, name="validation")
 
     @property
     def _inference_options(self) -> Options:

@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from torchkiln.apps._run_folder import run_folder
 from torchkiln.apps.cosmic._data import (
     ShuffledOrder,
     describe_events,
@@ -22,31 +23,51 @@ from torchkiln.apps.cosmic._devices import CompiledDevice, Device, MakeDevice, m
 from torchkiln.apps.cosmic._judge import Judge, progress
 from torchkiln.apps.cosmic._pictures import write_curves, write_event_picture
 from torchkiln.apps.cosmic._record import TrainingRecord, describe
-from torchkiln.apps.cosmic._saving import load_network
+from torchkiln.apps.cosmic._saving import checkpoint_plan, load_network
 from torchkiln.apps.cosmic._settings import ComputeMode, Settings
 from torchkiln.apps.cosmic._tagger import Tagger, TaggerWithLoss, make_tagger
 from torchkiln.apps.cosmic._trainer import train
 from torchkiln.core import OptionsError, write_atomic
 from torchkiln.core._progress import say
+from torchkiln.core._room import check_room
 from torchkiln.core._threads import on_all_cores
 from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
 from torchkiln.models import SegmentationMetrics
 from torchkiln.report._memory_verdict import available_bytes, print_memory_report
+from torchkiln.report._results_file import checksum_of
 
 
-def run_training(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> TrainingRecord:
+def run_training(
+    settings: Settings,
+    make_ipu: MakeDevice = CompiledDevice,
+    command: str = "python cosmic_tagger.py",
+) -> TrainingRecord:
     """Train, then judge with the trained weights and draw events.
 
     Raises:
         Interrupted: The person stopped it; see `train` for other errors.
     """
+    _check_folder(settings)
+    if settings.mode.checkpoint_epochs:
+        checkpoint_plan(settings, command).check()  # before events are made, not after
+    folder = run_folder(
+        settings.run.directory,
+        name_flag="run.id",
+        folder_flag="run.output_dir",
+        is_same_run=lambda: settings.mode.resume,
+    )
+    with folder:
+        return _train_and_draw(settings, make_ipu, command)
+
+
+def _train_and_draw(settings: Settings, make_ipu: MakeDevice, command: str) -> TrainingRecord:
     device = make_device(settings, make_ipu)
     tagger = make_tagger(settings)
     num_parameters = sum(parameter.numel() for parameter in tagger.parameters())
     say(f"{describe_events(settings.data)}; {num_parameters:,} parameters")
     images, held_out = _load("training", settings), _load("held-out", settings)
     judge = _make_judge(settings, tagger, device, held_out)
-    record = train(settings, tagger, device, images, judge, say)
+    record = train(settings, tagger, device, images, judge, say, command)
     artist = _Artist(settings)
     metrics = judge.judge(look=artist.draw)
     write_curves(settings.run.directory / "curves.png", record.losses, record.epochs)
@@ -61,6 +82,7 @@ def run_inference(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> 
     Raises:
         CheckpointError: There is none, or it is that of another network.
     """
+    _check_folder(settings)
     device = make_device(settings, make_ipu)
     tagger = make_tagger(settings)
     load_network(settings, tagger)
@@ -124,6 +146,12 @@ def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -
     return print_memory_report(report, available_bytes())
 
 
+def _check_folder(settings: Settings) -> None:
+    """Raise if results could not be written, before there are some."""
+    remedy = "free some space, or choose another run.output_dir"
+    check_room(settings.run.directory, "the results", remedy)
+
+
 def _make_judge(settings: Settings, tagger: Tagger, device: Device, images: CosmicImages) -> Judge:
     return Judge(tagger, device, images, settings.run.minibatch_size, settings.mode.background_odds)
 
@@ -170,7 +198,8 @@ def _write_results(
             "loss": training.losses,
             "non_background_accuracy": training.accuracies,
         }
-    text = json.dumps(record, indent=1, default=_to_plain)
+    plain = json.loads(json.dumps(record, default=_to_plain))
+    text = json.dumps({**plain, "sha256": checksum_of(plain)}, indent=1)
     settings.run.directory.mkdir(parents=True, exist_ok=True)
     name = "results.json" if training is not None else "inference.json"
     write_atomic(settings.run.directory / name, text + "\n")

@@ -36,14 +36,15 @@ def main(
 
 def _run(args: Sequence[str] | None, prog: str, make_ipu: MakeDevice | None) -> int:
     from torchkiln.apps._command_line import speaking
+    from torchkiln.apps._invocation import invocation
     from torchkiln.apps.cosmic._arguments import read_settings
 
     settings = read_settings(sys.argv[1:] if args is None else args, prog)
     with speaking(quiet=settings.run.quiet, log_level=settings.run.log_level):
-        return _run_mode(settings, make_ipu)
+        return _run_mode(settings, make_ipu, invocation(prog, args))
 
 
-def _run_mode(settings: Settings, make_ipu: MakeDevice | None) -> int:
+def _run_mode(settings: Settings, make_ipu: MakeDevice | None, command: str) -> int:
     from torchkiln.apps._command_line import fix_threads
 
     fix_threads(settings.run.threads)
@@ -52,12 +53,14 @@ def _run_mode(settings: Settings, make_ipu: MakeDevice | None) -> int:
     from torchkiln.training._interrupt import Interrupted
 
     modes = {
-        ModeKind.train: _experiment.run_training,
         ModeKind.inference: _experiment.run_inference,
         ModeKind.iotest: _experiment.measure_loading,
         ModeKind.fit: _experiment.foretell_memory,
     }
     try:
+        if settings.mode.name is ModeKind.train:
+            _experiment.run_training(settings, make_ipu or CompiledDevice, command)
+            return ExitCode.OK
         outcome = modes[settings.mode.name](settings, make_ipu or CompiledDevice)
     except Interrupted:
         return ExitCode.INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchkiln.core import write_atomic
+from torchkiln.report._panels import head_panel, log_scale, stop_at
 from torchkiln.report._theme import LIGHT, Theme, render
 
 if TYPE_CHECKING:
@@ -20,7 +22,9 @@ Labels = NDArray[np.uint8]
 
 _CLASSES = {"background": "#eceff3", "cosmic": "#2a6fb5", "neutrino": "#d1342f"}
 _EVENT_SIZE = (12.0, 7.0)
-_CURVES_SIZE = (9.5, 3.6)
+_CURVES_SIZE = (9.5, 3.9)
+# Up to here updates and epochs have marks that stand out.
+_MAX_MARKED = 60
 
 
 def write_event_picture(
@@ -78,10 +82,17 @@ def _draw_curves(
     figure: Any, theme: Theme, losses: list[float], epochs: list[EpochMetrics]
 ) -> None:
     left, right = figure.subplots(1, 2)
-    left.plot(losses, color=theme.main, linewidth=0.8)
-    left.set_yscale("log")
-    left.set_title("loss of each update")
+    few = {"marker": "o", "markersize": 3.5} if len(losses) <= _MAX_MARKED else {}
+    updates = range(1, len(losses) + 1)
+    left.plot(updates, losses, color=theme.main, linewidth=1.4 if few else 0.8, **few)
+    left.set_ylabel("loss")
     left.set_xlabel("update")
+    positive = [loss for loss in losses if 0 < loss < math.inf]
+    if positive:
+        log_scale(left, positive)
+    if losses:
+        stop_at(left, 1, len(losses))
+    head_panel(left, theme, "Loss of each update")
     numbers = [record.epoch + 1 for record in epochs]
     shown = {
         "non-background accuracy": (theme.main, "non_background_accuracy"),
@@ -89,11 +100,13 @@ def _draw_curves(
         "neutrino IoU": (theme.second, "neutrino_iou"),
         "mean IoU": (theme.ink, "mean_iou"),
     }
+    size = 3.5 if len(numbers) <= _MAX_MARKED else 1.5
     for name, (colour, attribute) in shown.items():
         values = [getattr(record.held_out, attribute) for record in epochs]
-        right.plot(numbers, values, marker="o", markersize=3, color=colour, label=name)
-    right.set_ylim(0, 1)
-    right.set_title("held-out events")
+        right.plot(numbers, values, marker="o", markersize=size, color=colour, label=name)
+    right.set_ylim(0, 1.02)
+    right.set_ylabel("share; 1 is perfect")
     right.set_xlabel("epoch")
-    right.xaxis.get_major_locator().set_params(integer=True)
-    right.legend()
+    if numbers:
+        stop_at(right, numbers[0], numbers[-1])
+    head_panel(right, theme, "Held-out events")

@@ -6,13 +6,15 @@ import dataclasses
 import enum
 import json
 import math
+import shlex
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchkiln.apps.cosmic._record import ACCURACY, HELD_OUT, MEAN_IOU, TRAIN
-from torchkiln.apps.cosmic._settings import Settings
+from torchkiln.apps.cosmic._resumed_arguments import FOLDER
+from torchkiln.apps.cosmic._settings import RunSettings, Settings
 from torchkiln.checkpoints import Checkpoint, CheckpointStore
 from torchkiln.core import CheckpointError
 from torchkiln.training._checkpoint_plan import CheckpointPlan, Words
@@ -29,37 +31,44 @@ _FREE_TO_CHANGE = (
     "recompute",
     "cache_dir",
 )
-_FOLDER = "checkpoint"
 
 
-def words_of(settings: Settings) -> Words:
-    """Return how a person says things to CosmicTagger."""
+def words_of(settings: Settings, command: str = "python cosmic_tagger.py") -> Words:
+    """Return how a person says things to CosmicTagger, which was called by `command`."""
+    go_on = ["mode.resume=true", f"run.id={settings.run.id}"]
+    if settings.run.output_dir != RunSettings.output_dir:
+        go_on.append(f"run.output_dir={settings.run.output_dir}")
     return Words(
         go_on="mode.resume=true",
         begin="mode.resume=false",
         name="run.id",
-        go_on_here=f"mode.resume=true run.id={settings.run.id}",
+        go_on_here=f"{command} {shlex.join(go_on)}",
         save="mode.checkpoint_epochs is 0",
         learning_rate="mode.optimizer.learning_rate",
         every_epochs="mode.checkpoint_epochs",
         counts="updates",
+        change="{name}={now} (the checkpoint has {before})",
     )
 
 
-def make_saver(settings: Settings, state: RunState) -> RunSaver:
-    """Return who saves a run into the folder "checkpoint" of its own.
+def checkpoint_plan(settings: Settings, command: str = "python cosmic_tagger.py") -> CheckpointPlan:
+    """Return where and how often a run is saved: into the folder "checkpoint" of its own."""
+    return CheckpointPlan(
+        root=settings.run.directory,
+        model_name=FOLDER,
+        every_epochs=settings.mode.checkpoint_epochs,
+        resume=settings.mode.resume,
+        words=words_of(settings, command),
+    )
+
+
+def make_saver(settings: Settings, state: RunState, plan: CheckpointPlan) -> RunSaver:
+    """Return who saves a run as `plan` says.
 
     Raises:
         CheckpointError: There is a checkpoint and resuming was not asked for, or the other way
             round.
     """
-    plan = CheckpointPlan(
-        root=settings.run.directory,
-        model_name=_FOLDER,
-        every_epochs=settings.mode.checkpoint_epochs,
-        resume=settings.mode.resume,
-        words=words_of(settings),
-    )
     images = settings.run.minibatch_size * settings.mode.optimizer.gradient_accumulation
 
     def upgrade(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Checkpoint:
@@ -69,7 +78,7 @@ def make_saver(settings: Settings, state: RunState) -> RunSaver:
         plan,
         state,
         identity=_identity(settings),
-        facts={"network": settings.network},
+        facts={"network": settings.network, "settings": settings_by_name(settings)},
         upgrade=upgrade,
     )
 
@@ -80,7 +89,7 @@ def load_network(settings: Settings, network: nn.Module) -> None:
     Raises:
         CheckpointError: There is none, or it is that of another network.
     """
-    directory = settings.run.directory / _FOLDER
+    directory = settings.run.directory / FOLDER
     tensors, facts = CheckpointStore(directory).load()
     if facts["network"] != _plain(settings.network):
         raise CheckpointError(
@@ -151,6 +160,24 @@ def _identity(settings: Settings) -> dict[str, Any]:
         del groups["run"][name]
     for name in ("in_memory", "num_workers"):
         del groups["data"][name]
+    return _by_name(groups)
+
+
+def settings_by_name(settings: Settings) -> dict[str, Any]:
+    """Return all settings by dotted name, in JSON types."""
+    mode = dataclasses.asdict(settings.mode)
+    return _by_name(
+        {
+            "mode.optimizer": mode.pop("optimizer"),
+            "mode": mode,
+            "run": dataclasses.asdict(settings.run),
+            "data": dataclasses.asdict(settings.data),
+            "network": settings.network,
+        }
+    )
+
+
+def _by_name(groups: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         f"{group}.{name}": _plain(value)
         for group, values in groups.items()

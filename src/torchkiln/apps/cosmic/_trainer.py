@@ -10,7 +10,7 @@ from torchkiln.apps.cosmic._devices import Device
 from torchkiln.apps.cosmic._judge import Judge
 from torchkiln.apps.cosmic._progress import EventMonitor
 from torchkiln.apps.cosmic._record import TrainingRecord
-from torchkiln.apps.cosmic._saving import make_saver, words_of
+from torchkiln.apps.cosmic._saving import checkpoint_plan, make_saver, words_of
 from torchkiln.apps.cosmic._settings import Settings
 from torchkiln.apps.cosmic._tagger import Tagger, TaggerWithLoss
 from torchkiln.apps.cosmic._task import EventBatches, EventTask
@@ -29,6 +29,7 @@ def train(
     images: CosmicImages,
     judge: Judge,
     say: Callable[[str], None],
+    command: str = "python cosmic_tagger.py",
 ) -> TrainingRecord:
     """Train `tagger` until the epochs are done, or the person stops it.
 
@@ -60,12 +61,12 @@ def train(
     with contextlib.ExitStack() as stack:
         saver, history = None, History()
         if settings.mode.checkpoint_epochs:
-            saver = make_saver(settings, state)
+            saver = make_saver(settings, state, checkpoint_plan(settings, command))
             history = stack.enter_context(saver.opened())
         monitor = EventMonitor(say)
         stack.callback(monitor.close)
         task = EventTask(device.make_training(module, rule), judge, images_per_update, say)
-        loop = TrainingLoop(task, state, saver, history, monitor, words_of(settings))
+        loop = TrainingLoop(task, state, saver, history, monitor, words_of(settings, command))
         outcome = loop.run(settings.run.epochs)
     if outcome.error is not None:
         raise outcome.error

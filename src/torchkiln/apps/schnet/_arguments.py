@@ -39,6 +39,11 @@ from torchkiln.apps.schnet._config_file import (
     spell_options,
     types_by_key,
 )
+from torchkiln.apps.schnet._resumed_settings import (
+    keep_run_name,
+    read_saved,
+    refuse_contradictions,
+)
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.core import OptionsError
 from torchkiln.core._near_miss import did_you_mean
@@ -71,8 +76,11 @@ _APPLICATION = "schnet"
 def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
     """Return what a command line asks for; `--help` and `--print_config` print and exit.
 
+    A run that is continued has the settings of its checkpoint, but for those that are given.
+
     Raises:
         OptionsError: A flag, key or value is unknown or wrong; the message says which.
+        CheckpointError: Flags contradict the checkpoint that is to be continued.
     """
     parser = _cached_parser(prog)
     presets, others = split_presets(with_switch_values(args, _switches()))
@@ -88,12 +96,37 @@ def read_settings(args: Sequence[str], prog: str = "bench.py") -> Settings:
         except (ArgumentError, OptionsError, RecursionError) as error:
             raise OptionsError(f"{label}: {readable(error, types_by_key())}") from error
         merged = merge_settings(merged, values)
+    settings = _build(parser, merged, flags)
+    saved = read_saved(settings) if settings.resume else None
+    if saved is not None:
+        settings = _build(parser, merge_settings(saved.settings, merged), flags)
+        refuse_contradictions(settings, saved)
+        settings = keep_run_name(settings, saved)
+    return settings
+
+
+def _build(parser: ArgumentParser, values: dict[str, Any], flags: list[str]) -> Settings:
+    """Return the settings in `values`, nested, over which `flags` win."""
+    values, flags = _join_options(values, flags)
     try:
-        base = parser.parse_object(merged) if merged else None
+        base = parser.parse_object(values) if values else None
         built = parser.instantiate(parser.parse_args(flags, namespace=base))
     except (ArgumentError, ValueError, RecursionError) as error:
         raise OptionsError(readable(error, types_by_key())) from error
     return Settings(**{name: getattr(built, name) for name in field_names(Settings)})
+
+
+def _join_options(values: dict[str, Any], flags: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Make a flag of options in `values` if there are flags of single ones.
+
+    The parser lets single options win over a flag, but not over what it was given as values.
+    """
+    group, _, name = OPTIONS_KEY.rpartition(".")
+    options = values.get(group, {}).get(name)
+    if options is None or not any(flag.startswith(f"--{OPTIONS_KEY}.") for flag in flags):
+        return values, flags
+    others = {key: value for key, value in values[group].items() if key != name}
+    return {**values, group: others}, [f"--{OPTIONS_KEY}={json.dumps(options)}", *flags]
 
 
 @functools.cache

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchkiln.apps.schnet._batches import arguments_of, count_real
 from torchkiln.apps.schnet._filter_tables import BakedRegression, tabulated
 from torchkiln.core import Backend, Options, OutputMode
 from torchkiln.datasets import MoleculeSet
-from torchkiln.datasets.molecules._targets import element_baseline
+from torchkiln.datasets.molecules._targets import element_predictions
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression
 from torchkiln.report import ValidationResult
@@ -54,7 +55,7 @@ class Evaluator:
         self._dataset = dataset
         self._eager = eager
         self._prepared: list[_Prepared] = []
-        self._baselines: dict[bytes, float | None] = {}
+        self._references: dict[bytes, NDArray[np.float64]] = {}
 
     def compile(self, loader: FixedSizeLoader) -> float:
         """Get ready for the batches of `loader`; return the seconds that took."""
@@ -111,7 +112,8 @@ class Evaluator:
         if model is not None and isinstance(module, MoleculeRegression):
             baked = BakedRegression(module, model)
             module = baked.module
-        prepared = _Prepared(options, loader.spec, inference_model(module, options), baked)
+        program = inference_model(module, options, name="validation")
+        prepared = _Prepared(options, loader.spec, program, baked)
         self._prepared.append(prepared)
         return prepared
 
@@ -123,14 +125,15 @@ class Evaluator:
         return ValidationResult.compare(
             data.restore(predictions[order].numpy(), chosen),
             data.values[chosen],
-            baseline_mae=self._baseline(chosen),
+            reference=self._reference(chosen),
         )
 
-    def _baseline(self, chosen: np.ndarray[Any, np.dtype[np.int64]]) -> float | None:
+    def _reference(self, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what the formulas of these molecules alone predict; computed once for a split."""
         key = chosen.tobytes()
-        if key not in self._baselines:
+        if key not in self._references:
             data = self._dataset
-            self._baselines[key] = element_baseline(
+            self._references[key] = element_predictions(
                 data.molecules, data.target, data.splits["train"], chosen
             )
-        return self._baselines[key]
+        return self._references[key]

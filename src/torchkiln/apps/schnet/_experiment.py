@@ -17,12 +17,15 @@ from torchkiln.apps.schnet._job import TrainingJob, make_checkpoint_plan
 from torchkiln.apps.schnet._loaders import batch_spec, make_loader
 from torchkiln.apps.schnet._optimizer import make_adam
 from torchkiln.apps.schnet._program_options import training_options
+from torchkiln.apps.schnet._report_folder import report_folder
+from torchkiln.apps.schnet._resumed_settings import doubtful_flags, keep_target_form, read_saved
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import asked_form, choose_readout
 from torchkiln.apps.schnet._trainer import train
-from torchkiln.core import Options, OptionsError
+from torchkiln.core import Options
 from torchkiln.core._progress import is_quiet, is_watched, say
+from torchkiln.core._room import check_room
 from torchkiln.datasets import MoleculeSet, load_qm9
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
@@ -42,33 +45,46 @@ from torchkiln.training._evaluation import inference_options
 from torchkiln.training._machine import describe_machine
 
 
-def run_experiment(settings: Settings, clock: StartupClock | None = None) -> RunResult:
+def run_experiment(
+    settings: Settings, clock: StartupClock | None = None, command: str = "python bench.py"
+) -> RunResult:
     """Train as `settings` say, write the report, and print the closing table.
 
     Args:
         settings: What to do.
         clock: Running since the command was given. `machine["startup_seconds"]` of the result is
             what it shows at the first step.
+        command: How the program is called, for hints that can be pasted.
 
     Raises:
         TorchkilnError: Something that was asked for cannot be done; nothing was trained then. A
             training that fails or is interrupted returns a result that says so.
     """
     clock = clock or StartupClock()
-    checkpoint = checkpoint_plan(settings)
+    checkpoint = checkpoint_plan(settings, command)
     if checkpoint is not None:
         checkpoint.check()  # before minutes of preparation, not after
-    dataset = load_dataset(settings)
+    _check_folders(settings)
+    with report_folder(settings, run_name(settings)) as directory:
+        # A run that is continued finds its report by the name that is kept in the checkpoint.
+        named = dataclasses.replace(settings, run_name=directory.name)
+        return _train_and_report(named, checkpoint, directory, clock)
+
+
+def _train_and_report(
+    settings: Settings, checkpoint: CheckpointPlan | None, directory: Path, clock: StartupClock
+) -> RunResult:
+    saved = read_saved(settings) if settings.resume else None
+    built = settings if saved is None else keep_target_form(settings, saved)
+    dataset = load_dataset(built)
     clock.lap("dataset")
     options = training_options(settings)
     say(f"{dataset.name}: {_count(dataset)}")
     _mention_unused_labels(dataset)
-    job = make_job(settings, dataset, options, checkpoint, clock)
+    job = make_job(built, dataset, options, checkpoint, clock)
+    job = dataclasses.replace(job, settings=settings.to_dict())
     if settings.verbose:
         say(f"{job.train_loader}\n{job.train_loader.plan}\n{options}")
-    if settings.bench.profile_dir is not None:
-        _make_folder(settings.bench.profile_dir, "profile", "--profile_dir")
-    directory = _report_folder(settings)
     say(f"report in {directory}, executables in {options.cache_dir}")
     monitor = make_monitor(
         directory,
@@ -219,7 +235,7 @@ def model_arguments(settings: Settings, dataset: MoleculeSet) -> dict[str, Any]:
     }
 
 
-def checkpoint_plan(settings: Settings) -> CheckpointPlan | None:
+def checkpoint_plan(settings: Settings, command: str = "python bench.py") -> CheckpointPlan | None:
     """Return where to save; `--resume` alone means `--checkpoint` too."""
     if not (settings.checkpoint or settings.resume):
         return None
@@ -228,7 +244,14 @@ def checkpoint_plan(settings: Settings) -> CheckpointPlan | None:
         model_name=settings.model_name,
         every_epochs=settings.checkpoint_epochs,
         resume=settings.resume,
+        command=command,
+        doubtful=_doubtful_flags(settings),
     )
+
+
+def _doubtful_flags(settings: Settings) -> tuple[str, ...]:
+    saved = read_saved(settings) if settings.resume else None
+    return () if saved is None else tuple(doubtful_flags(settings, saved))
 
 
 def run_name(settings: Settings) -> str:
@@ -272,29 +295,15 @@ class _StartupMonitor(QuietMonitor):
                 say(str(self._clock))
 
 
-def _report_folder(settings: Settings) -> Path:
-    """Create the folder of the report; one without a given name is never that of another run."""
-    name = run_name(settings)
-    if settings.run_name is not None:
-        return _make_folder(settings.output_dir / name, "report", "--output_dir")
-    # Runs that start within one second would write over each other.
-    number = 1
-    directory = settings.output_dir / name
-    while directory.exists():
-        number += 1
-        directory = settings.output_dir / f"{name}-{number}"
-    return _make_folder(directory, "report", "--output_dir", is_new=True)
-
-
-def _make_folder(directory: Path, what: str, flag: str, *, is_new: bool = False) -> Path:
-    """Create a folder now: after hours of training is too late to find out that it cannot be."""
-    try:
-        directory.mkdir(parents=True, exist_ok=not is_new)
-    except OSError as error:
-        raise OptionsError(
-            f"the {what} cannot be written to {directory}: {error}; choose another {flag}"
-        ) from error
-    return directory
+def _check_folders(settings: Settings) -> None:
+    """Raise if a folder of results cannot be written: after hours of training is too late."""
+    wanted = [(settings.output_dir, "the report", "--output_dir")]
+    if settings.bench.profile_dir is not None:
+        wanted.append((settings.bench.profile_dir, "the profile", "--profile_dir"))
+    if settings.checkpoint or settings.resume:
+        wanted.append((settings.checkpoint_dir, "the checkpoint", "--checkpoint_dir"))
+    for folder, what, flag in wanted:
+        check_room(folder, what, f"free some space, or choose another {flag}")
 
 
 def _evaluation_loader(

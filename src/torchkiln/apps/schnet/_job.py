@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from torchkiln.apps.schnet._settings import Settings
 from torchkiln.core import Options, OptionsError
 from torchkiln.datasets import MoleculeSet
 from torchkiln.graphs import FixedSizeLoader
@@ -28,7 +30,13 @@ WORDS = Words(
 
 
 def make_checkpoint_plan(
-    *, root: Path, model_name: str, every_epochs: int = 1, resume: bool = False
+    *,
+    root: Path,
+    model_name: str,
+    every_epochs: int = 1,
+    resume: bool = False,
+    command: str = "python bench.py",
+    doubtful: tuple[str, ...] = (),
 ) -> CheckpointPlan:
     """Return where and how often a run is saved, in the words of the benchmark.
 
@@ -37,6 +45,8 @@ def make_checkpoint_plan(
         model_name: Name of this one.
         every_epochs: Save after so many epochs; the last one and an interrupt are always saved.
         resume: Continue the checkpoint of that name instead of beginning one.
+        command: How the program is called, for hints that can be pasted.
+        doubtful: Flags that may be why the checkpoint turns out to be of another run.
 
     Raises:
         OptionsError: The name is none, or `every_epochs` is below 1.
@@ -46,8 +56,17 @@ def make_checkpoint_plan(
         model_name=model_name,
         every_epochs=every_epochs,
         resume=resume,
-        words=dataclasses.replace(WORDS, go_on_here=f"--resume true --model_name {model_name}"),
+        doubtful=doubtful,
+        words=dataclasses.replace(WORDS, go_on_here=_go_on(command, root, model_name)),
     )
+
+
+def _go_on(command: str, root: Path, model_name: str) -> str:
+    """Return the whole command that continues a run; all else is in its checkpoint."""
+    flags = ["--resume", "true", "--model_name", model_name]
+    if root != Settings.checkpoint_dir:
+        flags += ["--checkpoint_dir", str(root)]
+    return f"{command} {shlex.join(flags)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -25,10 +25,16 @@ def _run(args: Sequence[str] | None, prog: str) -> int:
 
     clock = StartupClock()
     from torchkiln.apps._command_line import fix_threads, speaking
+    from torchkiln.apps._invocation import invocation
     from torchkiln.apps.schnet._arguments import read_settings
     from torchkiln.apps.schnet._requirements import check_device_of, check_packages
 
     settings = read_settings(sys.argv[1:] if args is None else args, prog)
+    if settings.resume:
+        from torchkiln.apps.schnet._complete import show_if_complete
+
+        if show_if_complete(settings):
+            return ExitCode.OK
     check_packages(settings)  # at once, without waiting for torch
     clock.lap("settings")
     with speaking(quiet=settings.quiet, log_level=settings.log_level):
@@ -40,4 +46,4 @@ def _run(args: Sequence[str] | None, prog: str) -> int:
         if settings.time_dataloader:
             measure_loading(settings)
             return ExitCode.OK
-        return exit_code(run_experiment(settings, clock))
+        return exit_code(run_experiment(settings, clock, invocation(prog, args)))

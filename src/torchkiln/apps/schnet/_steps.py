@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from torchkiln.core import Options, Precision, Reduction
+from torchkiln.ops._needs import natives_of_module
+from torchkiln.runtime.compile._helpers import prepare_helpers
 
 _DTYPES = {
     Precision.FLOAT32: torch.float32,
@@ -26,13 +29,18 @@ class EagerStep:
     ) -> None:
         self._regression = regression
         self._optimizer = optimizer
+        self._show_progress = options.show_progress
         self._num_parts = options.combined_factor
         self._per_update = options.micro_batches_per_update
         self._scale = 1 / self._per_update if options.reduction is Reduction.MEAN else 1.0
         self._dtype = None if options.precision is None else _DTYPES[options.precision]
 
     def compile(self, batch: dict[str, Tensor]) -> float | None:
-        return None
+        """Build the native helpers of the network if they are missing: there is nothing else."""
+        start = time.perf_counter()
+        names = natives_of_module(self._regression)
+        is_new = prepare_helpers(names, show_progress=self._show_progress)
+        return time.perf_counter() - start if is_new else None
 
     def __call__(self, batch: dict[str, Tensor]) -> Tensor:
         device = next(self._regression.parameters()).device

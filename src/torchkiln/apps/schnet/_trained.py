@@ -20,7 +20,10 @@ from torchkiln.datasets import Molecules, TargetTransform, molecule_store
 from torchkiln.datasets.files._elements import symbol_of
 from torchkiln.graphs import BatchSpec, FixedSizeLoader, GraphStore
 from torchkiln.models import SchNet
+from torchkiln.ops._needs import natives_of_module
 from torchkiln.runtime import inference_model
+from torchkiln.runtime.compile._helpers import prepare_helpers
+from torchkiln.training._batches import peek
 
 # Atoms in a batch: enough to keep the kernels busy, and tensors stay in the processor's caches.
 _ATOMS_PER_BATCH = 2048
@@ -90,22 +93,19 @@ class TrainedModel:
             molecules, k=dataset["k"], cutoff_angstrom=dataset["cutoff_angstrom"]
         )
         options = options or choose_options(len(molecules))
+        # All at the same time, before the network asks for the first of them.
+        prepare_helpers(natives_of_module(self.model), show_progress=progress)
         spec = _choose_spec(store)
         loader = FixedSizeLoader(store, spec, options=options, as_tensors=True)
-        program = inference_model(_Readout(self._fastest(spec)), options)
+        program = inference_model(_Readout(self._fastest(spec)), options, name="prediction")
         computed = np.empty(len(molecules))
+        first, batches = peek(iter(loader))
+        program.compile(*_arguments_of(first))  # has a bar of its own
         with progress_bar(
             total=len(molecules), desc="Predicting", unit=" molecules", show=progress
         ) as bar:
-            for batch in loader:
-                values = program(
-                    batch.z,
-                    batch.edge_index,
-                    batch.edge_weight,
-                    batch.edge_ways,
-                    batch.batch,
-                    batch.graph_mask,
-                )
+            for batch in batches:
+                values = program(*_arguments_of(batch))
                 index = batch.index.reshape(-1)[batch.graph_mask]
                 computed[index.numpy()] = values[batch.graph_mask].cpu().double().numpy()
                 bar.update(len(index))
@@ -153,6 +153,18 @@ class _Readout(nn.Module):
             z, edge_index, edge_weight, batch, num_graphs=num_graphs, edge_ways=edge_ways
         )
         return values.reshape(num_graphs)
+
+
+def _arguments_of(batch: Any) -> tuple[Tensor, ...]:
+    """Return the arguments of `_Readout`."""
+    return (
+        batch.z,
+        batch.edge_index,
+        batch.edge_weight,
+        batch.edge_ways,
+        batch.batch,
+        batch.graph_mask,
+    )
 
 
 def choose_options(num_molecules: int) -> Options:

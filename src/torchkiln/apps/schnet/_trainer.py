@@ -109,12 +109,13 @@ def identity_of(job: TrainingJob, state: RunState) -> dict[str, Any]:
 
     How many epochs there are, and how a step is compiled, may change.
     """
-    dataset = describe_dataset(job.dataset)
-    del dataset["source"]  # files may have moved
+    facts = {
+        "dataset": describe_dataset(job.dataset),
+        "transform": job.dataset.transform.to_dict(),
+    }
     return {
         "model": to_kept("model_arguments", dict(job.model_arguments)),
-        "dataset": dataset,
-        "transform": job.dataset.transform.to_dict(),
+        **_without_labels(facts),
         "optimizer": identify_optimizer(job.optimizer),
         "scheduler": None if state.schedule is None else state.schedule.identity(),
         "ema_decay": job.ema_decay,
@@ -124,15 +125,30 @@ def identity_of(job: TrainingJob, state: RunState) -> dict[str, Any]:
     }
 
 
+def _without_labels(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what identifies a run, without words that change no number: files may have moved."""
+    labels = ("name", "source", "unit")
+    return {
+        part: {name: value for name, value in values.items() if name not in labels}
+        if part in ("dataset", "transform")
+        else values
+        for part, values in identity.items()
+    }
+
+
 def upgrade_checkpoint(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Checkpoint:
-    """Turn what Torchkiln wrote when it counted molecules only into samples."""
+    """Turn what earlier versions wrote into what this one reads.
+
+    They counted molecules only, not samples, and took labels for a part of what identifies a run.
+    """
 
     def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
         names = {"molecules": "samples", "molecules_per_s": "samples_per_s"}
         return {names.get(name, name): value for name, value in values.items()}
 
     sums, epochs = renamed(facts["sums"]), [renamed(record) for record in facts["epochs"]]
-    return Checkpoint(tensors, {**facts, "sums": sums, "epochs": epochs})
+    identity = _without_labels(facts["identity"])
+    return Checkpoint(tensors, {**facts, "sums": sums, "epochs": epochs, "identity": identity})
 
 
 def describe_dataset(dataset: MoleculeSet) -> dict[str, Any]:

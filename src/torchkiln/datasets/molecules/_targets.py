@@ -191,16 +191,14 @@ def resolve_target(molecules: Molecules, target: str) -> str:
     raise OptionsError(f"the molecules have no target {target!r}; {known}")
 
 
-def element_baseline(molecules: Molecules, target: str, train: Any, evaluate: Any) -> float:
-    """Return the mean absolute error of linear regression on the numbers of atoms by element.
-
-    What can be said from the formula alone; a network must be far better.
+def element_predictions(molecules: Molecules, target: str, train: Any, evaluate: Any) -> Values:
+    """Return what linear regression on the numbers of atoms by element predicts.
 
     Args:
         molecules: All molecules.
         target: Which of their targets.
         train: Indices of the molecules that coefficients and a constant are fitted to.
-        evaluate: Indices of those that the error is taken over.
+        evaluate: Indices of those that are predicted.
     """
     name = resolve_target(molecules, target)
     parts = [molecules.take(indices) for indices in (train, evaluate)]
@@ -208,9 +206,18 @@ def element_baseline(molecules: Molecules, target: str, train: Any, evaluate: An
         np.column_stack([count_elements(part, molecules.elements), np.ones(len(part))])
         for part in parts
     ]
-    values = [part.targets[name] for part in parts]
-    coefficients = np.linalg.lstsq(counts[0], values[0], rcond=None)[0]
-    return float(np.abs(counts[1] @ coefficients - values[1]).mean())
+    coefficients = np.linalg.lstsq(counts[0], parts[0].targets[name], rcond=None)[0]
+    return np.asarray(counts[1] @ coefficients)
+
+
+def element_baseline(molecules: Molecules, target: str, train: Any, evaluate: Any) -> float:
+    """Return the mean absolute error of `element_predictions`, which takes the same arguments.
+
+    What can be said from the formula alone; a network must be far better.
+    """
+    predicted = element_predictions(molecules, target, train, evaluate)
+    true = molecules.take(evaluate).targets[resolve_target(molecules, target)]
+    return float(np.abs(predicted - true).mean())
 
 
 def _atom_references(target: str) -> Mapping[int, float]:

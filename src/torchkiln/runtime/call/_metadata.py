@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchkiln.core import LossInputs
@@ -23,6 +23,8 @@ class ProgramMetadata:
     constant_outputs: list[int]
     # Of training programs that were recorded.
     loss_inputs: LossInputs | None = None
+    # Helpers of `torchkiln.ops` that the executable calls, which must be built before it runs.
+    natives: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any] | None:
         """Return plain values, or None if the outputs hold objects that JSON cannot express."""
@@ -38,6 +40,7 @@ class ProgramMetadata:
             "mutated_inputs": self.mutated_inputs,
             "constant_outputs": self.constant_outputs,
             "loss_inputs": None if self.loss_inputs is None else self.loss_inputs.to_json(),
+            "natives": self.natives,
         }
 
     @classmethod
@@ -51,6 +54,8 @@ class ProgramMetadata:
             values["mutated_inputs"],
             values["constant_outputs"],
             None if told is None else LossInputs.from_json(told),
+            # Files of earlier versions do not say; helpers are then built when they are called.
+            list(map(str, values.get("natives", []))),
         )
 
 

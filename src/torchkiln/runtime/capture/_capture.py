@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from torchkiln.core import CaptureError, LossInputs, capture_contexts
 from torchkiln.data._structure import Node, paths
+from torchkiln.ops._needs import natives_of_graph
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._dynamic import explain
 from torchkiln.runtime.capture._entries import Entries, EntryResult
@@ -23,7 +24,7 @@ from torchkiln.runtime.capture._replay import replayed_checkpoints
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._tables import empty_tables
-from torchkiln.runtime.passes._aggregation import aggregate_natively
+from torchkiln.runtime.passes._aggregation import aggregate_natively, natives_of_aggregations
 from torchkiln.runtime.passes._checks import check_graph
 from torchkiln.runtime.passes._constants import constant_outputs, protect_constant
 from torchkiln.runtime.passes._draws import draw_in_order
@@ -60,6 +61,8 @@ class Captured:
     constant_outputs: list[int]
     recomputed: tuple[str, ...]
     loss_inputs: LossInputs | None
+    # Native helpers that the graphs call.
+    natives: tuple[str, ...] = ()
 
     def metadata(self) -> ProgramMetadata:
         """Return what a caller must know about an executable that is made of this."""
@@ -71,6 +74,7 @@ class Captured:
             self.mutated_inputs,
             self.constant_outputs,
             self.loss_inputs,
+            list(self.natives),
         )
 
 
@@ -124,10 +128,18 @@ def capture(
     arrangement: Arrangement | None,
     *,
     with_origins: bool = False,
+    prepare: Callable[[set[str]], None] | None = None,
 ) -> Captured:
     """Record the step for a micro-batch like `batch`.
 
-    With origins, nodes know the module and the phase that recorded them (`passes/_origins.py`).
+    Args:
+        step: What is recorded.
+        batch: With the shapes of its inputs.
+        arrangement: Of the parameters that are updated; None: inference.
+        with_origins: Let nodes know the module and the phase that recorded them
+            (`passes/_origins.py`).
+        prepare: Called with the names of the native helpers that the graphs will need, before a
+            pass asks for one of them. None: each is built when it is asked for.
 
     Raises:
         DynamicShapeError: at the user's line, if something depends on values.
@@ -149,9 +161,16 @@ def capture(
     captured = _describe(recorded, step, arrangement, written)
     drop_aliases(recorded.forward.graph)
     _protect_attributes(recorded.forward, step, written)
-    for entry in captured.entries.values():
-        _finish(entry.graph, step, arrangement)
-    return captured
+    graphs = [entry.graph for entry in captured.entries.values()]
+    for graph in graphs:
+        _settle(graph, step, arrangement)
+    if prepare is not None:
+        prepare(set().union(*(natives_of_graph(g) | natives_of_aggregations(g) for g in graphs)))
+    for graph in graphs:
+        aggregate_natively(graph)
+        graph.recompile()
+    natives = set[str]().union(*map(natives_of_graph, graphs))
+    return dataclasses.replace(captured, natives=tuple(sorted(natives)))
 
 
 def _record_step(
@@ -199,14 +218,12 @@ def _protect_attributes(forward: Entry, step: StepFunction, written: list[int]) 
     forward.graph.recompile()
 
 
-def _finish(graph: fx.GraphModule, step: StepFunction, arrangement: Arrangement | None) -> None:
-    """Change and check a recorded graph in the ways that every backend needs."""
+def _settle(graph: fx.GraphModule, step: StepFunction, arrangement: Arrangement | None) -> None:
+    """Check a recorded graph, and fix the order of its random numbers, for every backend."""
     if step.recompute:
         postpone_repeated(graph)
     check_graph(graph, None if arrangement is None else arrangement.held)
     draw_in_order(graph)
-    aggregate_natively(graph)
-    graph.recompile()
 
 
 @contextlib.contextmanager

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import linecache
 import re
-import sysconfig
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType, TracebackType
 
-import torch
-
 from torchkiln.core import CaptureError, DynamicShapeError, TorchkilnError
-from torchkiln.core._own_code import OWN_FOLDERS
+from torchkiln.core._tracebacks import is_users
 from torchkiln.torch_internals._autograd import schema_of
 from torchkiln.torch_internals._fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
-
-_LIBRARIES = (
-    *OWN_FOLDERS,
-    str(Path(torch.__file__).parent),
-    sysconfig.get_paths()["stdlib"],
-    sysconfig.get_paths()["purelib"],
-)
-# PyG writes the inner loop of each layer class to a temporary file of its own.
-_GENERATED = re.compile(r"_(propagate|edge_updater)_\w+\.py$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +151,7 @@ def _dynamic(error: BaseException) -> DynamicShapeError:
 
 def _choose(error: BaseException, frames: list[tuple[FrameType, int]], source: str) -> Remedy:
     # What the user's line called comes first: it tells more than its own helpers.
-    inner = next((i for i in reversed(range(len(frames))) if _is_user(frames[i][0])), -1)
+    inner = next((i for i in reversed(range(len(frames))) if is_users(frames[i][0])), -1)
     for frame, _ in frames[inner + 1 :]:
         code = frame.f_code
         remedy = _BY_FUNCTION.get(code.co_qualname) or _BY_FUNCTION.get(code.co_name)
@@ -220,16 +207,9 @@ def _frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
     return list(traceback.walk_tb(trace))
 
 
-def _is_user(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    if name.startswith("<") and not name.startswith("<ipython"):
-        return name in ("<stdin>", "<string>")
-    return not name.startswith(_LIBRARIES) and not _GENERATED.search(name)
-
-
 def _user_source(frames: list[tuple[FrameType, int]]) -> str:
     for frame, line in reversed(frames):
-        if _is_user(frame):
+        if is_users(frame):
             return linecache.getline(frame.f_code.co_filename, line).strip()
     return ""
 
@@ -237,7 +217,7 @@ def _user_source(frames: list[tuple[FrameType, int]]) -> str:
 def _where(trace: TracebackType | None) -> str:
     """Return the innermost line of the user's own code, as Python would print it."""
     for frame, line in reversed(_frames(trace)):
-        if _is_user(frame):
+        if is_users(frame):
             code = frame.f_code
             source = linecache.getline(code.co_filename, line).strip()
             return f'\n  File "{code.co_filename}", line {line}, in {code.co_name}\n    {source}'

@@ -82,6 +82,8 @@ class StepFunction:
     anchors: tuple[str, ...] = ()
     # Names of the modules that compute their intermediates again in backward.
     recompute: tuple[str, ...] = ()
+    # How the bar of its build calls it.
+    name: str = "program"
 
     @contextlib.contextmanager
     def _inside(self, tensors: list[Tensor]) -> Iterator[LossRecorder]:

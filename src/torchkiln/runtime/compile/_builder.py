@@ -24,6 +24,7 @@ from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.cache._fast_key import fast_key
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._step import StepFunction
+from torchkiln.runtime.compile._helpers import prepare_helpers
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executable import NativeExecutable
 from torchkiln.runtime.execute._forks import survive_forks
@@ -48,7 +49,7 @@ def build(
     cache = ExecutableCache(options.cache_dir, options.cache_limit_bytes, options.trusted_dirs)
     key = _fast_key(step, arrangement, device)
     if key is not None:
-        found = _from_index(cache, key, device)
+        found = _from_index(cache, key, device, show_progress=options.show_progress)
         if found is not None:
             return found
     from torchkiln.runtime.compile._tracing import build_through_cache
@@ -72,7 +73,9 @@ def _build_without_cache(
     return build_native(step, batch, arrangement, device, make_workspace() / "program.pt2")
 
 
-def _from_index(cache: ExecutableCache, key: str, device: torch.device) -> Built | None:
+def _from_index(
+    cache: ExecutableCache, key: str, device: torch.device, *, show_progress: bool
+) -> Built | None:
     """Return the executable that the fast key points to: nothing is traced."""
     values = cache.lookup(key)
     if values is None:
@@ -85,6 +88,7 @@ def _from_index(cache: ExecutableCache, key: str, device: torch.device) -> Built
     with cache.holding(values["graph"]) as package:
         if package is None:
             return None
+        prepare_helpers(set(metadata.natives), show_progress=show_progress)
         return Built(NativeExecutable(package, device, metadata.entries), metadata, package)
 
 

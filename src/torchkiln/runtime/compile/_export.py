@@ -33,6 +33,7 @@ from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.call._binding import bind
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.call._signature import Signature
+from torchkiln.runtime.compile._helpers import prepare_helpers
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executable import NativeExecutable
 
@@ -226,7 +227,8 @@ class ExportedProgram:
                 f"the executable in {self._path} cannot be unpacked to {package} ({error}); free "
                 "some space, or set TMPDIR to another place"
             ) from error
-        metadata = self.program.metadata
+        metadata, options = self.program.metadata, self.program.options
+        prepare_helpers(set(metadata.natives), show_progress=options.show_progress)
         executable = NativeExecutable(package, _device(self._module), metadata.entries)
         return Built(executable, metadata, package)
 

@@ -7,6 +7,7 @@ import io
 import os
 import shlex
 import subprocess
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ import torch
 from torch import fx, nn
 
 from torchkiln.core import CompileError, TorchkilnError
+from torchkiln.core._room import free_bytes, is_full_disk, megabytes
 from torchkiln.runtime.capture._capture import Captured, Entry, without_fused_recurrence
-from torchkiln.runtime.compile._inductor_workspace import private_workspace
+from torchkiln.runtime.compile._inductor_workspace import VARIABLE as WORKSPACE_VARIABLE
+from torchkiln.runtime.compile._inductor_workspace import inductor_workspace, private_workspace
 from torchkiln.runtime.compile._progress import CompileProgress
 from torchkiln.runtime.passes._biases import add_biases_after_products
 from torchkiln.runtime.passes._layouts import move_to_channels_last
@@ -133,6 +136,8 @@ def _without_own_warnings() -> Iterator[None]:
 
 def explain_failure(error: Exception) -> str:
     """Return what went wrong in Inductor or the C++ compiler, and what to do about it."""
+    if is_full_disk(error):
+        return _explain_full_disk()
     text = f"{type(error).__name__}: {error}"
     failed = isinstance(error, subprocess.CalledProcessError) or "C++ compiler" in text
     if failed or _is_missing_compiler(error) or "g++" in text:
@@ -143,6 +148,15 @@ def explain_failure(error: Exception) -> str:
     return (
         f"Inductor could not generate code for this program ({text[:2000]}); "
         "backend='capture' runs the same static graph without code generation"
+    )
+
+
+def _explain_full_disk() -> str:
+    workspace, temporary = inductor_workspace(), tempfile.gettempdir()
+    return (
+        f"there is no room for what is compiled ({megabytes(free_bytes(workspace))} are free in "
+        f"{workspace}, {megabytes(free_bytes(Path(temporary)))} in {temporary}); free some space, "
+        f"or set {WORKSPACE_VARIABLE} and TMPDIR to folders with room"
     )
 
 

@@ -31,7 +31,7 @@ from torchkiln.torch_internals._inductor_patches import compiler_replaced
 
 # What no build of the last days used is removed from a workspace.
 KEPT_SECONDS = 7 * 86_400
-_HEADERS = "precompiled_headers"
+HEADERS = "precompiled_headers"
 # A header of 50 bytes, what the compiler made of it (136 MB), and the seal of that.
 _COMPILED = re.compile(r"c[a-z2-7]{51}\.h\.[gp]ch")
 
@@ -42,7 +42,7 @@ _known: dict[Any, str] = {}
 @contextlib.contextmanager
 def guarded_compiler(workspace: Path) -> Iterator[None]:
     """Let Inductor call the compiler through `run_compiler`, and keep headers in `workspace`."""
-    folder = workspace / _HEADERS
+    folder = workspace / HEADERS
 
     def precompile(
         compile_header: Callable[..., str], header: str, command_line: str, **command: Any

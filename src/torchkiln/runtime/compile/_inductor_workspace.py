@@ -28,10 +28,13 @@ from torchkiln.core import (
     user_cache_dir,
     writable_cache_dir,
 )
-from torchkiln.runtime.compile._inductor_compiler import KEPT_SECONDS, guarded_compiler
+from torchkiln.runtime.compile._inductor_compiler import HEADERS, KEPT_SECONDS, guarded_compiler
 from torchkiln.torch_internals._inductor import default_workspace
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+# What a large program takes, and what headers take that are compiled once.
+_LEAST_BYTES = 64 * 2**20
+_HEADER_BYTES = 320 * 2**20
 _LOCK = ".torchkiln-in-use.lock"
 # What Inductor makes: folders by two characters of a digest, by a whole one, and by what they hold.
 # Not precompiled headers, which are kept by their last use.
@@ -50,8 +53,8 @@ def inductor_workspace() -> Path:
 def private_workspace() -> Iterator[None]:
     """Let Inductor work in `inductor_workspace` while the block runs.
 
-    If that has no locks, or cannot be written and was not named by the user, it is a temporary
-    folder, which a warning says.
+    If that has no locks, or was not named by the user and cannot be written or has no room, it is a
+    temporary folder, which a warning says.
 
     Raises:
         TrustError: Somebody else could have put code there.
@@ -97,7 +100,9 @@ def _named_folder(folder: Path) -> Path:
 
 
 def _own_folder() -> Path:
-    folder = private_folder(writable_cache_dir("inductor"))
+    known = any((user_cache_dir() / "inductor").glob(f"{HEADERS}/*.gch"))
+    least = _LEAST_BYTES if known else _LEAST_BYTES + _HEADER_BYTES
+    folder = private_folder(writable_cache_dir("inductor", least_bytes=least))
     _drop_old(folder)
     return folder
 

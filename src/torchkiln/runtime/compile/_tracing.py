@@ -10,14 +10,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from torchkiln.core import warn_user
+from torchkiln.core import user_cache_dir, warn_user
+from torchkiln.core._places import is_user_cache_given_up
 from torchkiln.data._structure import ConstantNode
+from torchkiln.ops._needs import natives_of_module
 from torchkiln.runtime.cache._cache import ExecutableCache
 from torchkiln.runtime.cache._graph_key import graph_key
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._capture import capture, recomputed_modules
 from torchkiln.runtime.capture._entries import Entries
 from torchkiln.runtime.capture._step import StepFunction
+from torchkiln.runtime.compile._helpers import prepare_helpers
 from torchkiln.runtime.compile._inductor import build_package
 from torchkiln.runtime.compile._progress import CompileProgress
 from torchkiln.runtime.execute._built import Built
@@ -32,6 +35,8 @@ from torchkiln.runtime.optim._arrangement import Arrangement
 def build_eager(step: StepFunction, batch: list[Tensor], arrangement: Arrangement | None) -> Built:
     step = dataclasses.replace(step, recompute=recomputed_modules(step, batch))
     names = _entry_names(step, arrangement)
+    natives = natives_of_module(step.binding.module)
+    prepare_helpers(natives, show_progress=step.options.show_progress)
     updated = [] if arrangement is None else list(arrangement.names)
     # The structure of the outputs is known after each run: nothing is recorded.
     metadata = ProgramMetadata(names, ConstantNode("output", None), updated, [], [], [])
@@ -45,8 +50,8 @@ def _entry_names(step: StepFunction, arrangement: Arrangement | None) -> list[st
 
 
 def build_graph(step: StepFunction, batch: list[Tensor], arrangement: Arrangement | None) -> Built:
-    with CompileProgress(step.options.show_progress):
-        captured = capture(step, batch, arrangement)
+    with CompileProgress(step.options.show_progress, step.name) as progress:
+        captured = capture(step, batch, arrangement, prepare=progress.build_helpers)
     graphs = {name: entry.graph for name, entry in captured.entries.items()}
     metadata = captured.metadata()
     return Built(GraphExecutable(graphs), metadata, compiled=1, captured=1)
@@ -59,8 +64,8 @@ def build_native(
     device: torch.device,
     path: Path,
 ) -> Built:
-    with CompileProgress(step.options.show_progress) as progress:
-        captured = capture(step, batch, arrangement)
+    with CompileProgress(step.options.show_progress, step.name) as progress:
+        captured = capture(step, batch, arrangement, prepare=progress.build_helpers)
         build_package(captured, path, step.binding.module, progress)
     metadata = captured.metadata()
     executable = NativeExecutable(path, device, metadata.entries)
@@ -78,8 +83,8 @@ def build_through_cache(
 ) -> Built:
     """Trace, then take the executable of the same graph, or compile it while others wait."""
     compiled = 0
-    with CompileProgress(step.options.show_progress) as progress:
-        captured = capture(step, batch, arrangement)
+    with CompileProgress(step.options.show_progress, step.name) as progress:
+        captured = capture(step, batch, arrangement, prepare=progress.build_helpers)
         digest = graph_key(captured, device)
         metadata = captured.metadata()
         with cache.holding(digest) as package:
@@ -101,6 +106,8 @@ def _keep(cache: ExecutableCache, digest: str, package: Path, description: str) 
     try:
         cache.store(digest, package, description)
     except OSError as error:
+        if is_user_cache_given_up() and cache.directory.is_relative_to(user_cache_dir()):
+            return  # a warning has said that nothing is kept there
         warn_user(
             f"the executable could not be kept in {cache.directory} "
             f"({error.__cause__ or error}), so the next start compiles again; free some space, or "

@@ -6,6 +6,7 @@ import abc
 import contextlib
 import functools
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor, fx, nn
 # The operators that a package may call by name are registered by this import.
 import torchkiln.ops  # noqa: F401
 from torchkiln.core import ExecutableError, ScratchDirectory
+from torchkiln.core._room import free_bytes, is_full_disk, megabytes
 from torchkiln.data._structure import Node
 from torchkiln.runtime.capture._entries import Entries, EntryResult
 from torchkiln.runtime.execute._forks import survive_forks
@@ -107,6 +109,13 @@ def _load(path: Path, name: str, index: int) -> Any:
     try:
         return load_package(path, name, index)
     except RuntimeError as error:
+        place = Path(tempfile.gettempdir())
+        # torch says "file close failed" of a disk that is full.
+        if is_full_disk(error) or free_bytes(place) < 4 * path.stat().st_size:
+            raise ExecutableError(
+                f"there is no room to unpack {path} ({megabytes(free_bytes(place))} are free in "
+                f"{place}); free some space, or set TMPDIR to another place"
+            ) from error
         raise ExecutableError(
             f"{path} cannot be loaded ({error}); delete it and compile again"
         ) from error

@@ -16,7 +16,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
-from torchkiln.ops._scatter import can_scatter, scatter_extreme, scatter_sum
+from torchkiln.ops._scatter import (
+    SCATTER_HELPER,
+    has_scatter_kernels,
+    scatter_extreme,
+    scatter_sum,
+    serves_scatter,
+)
 from torchkiln.runtime.passes._calls import arguments_of, base_of, written_by
 from torchkiln.torch_internals._autograd import schema_of
 
@@ -43,11 +49,17 @@ def aggregate_natively(graph: fx.GraphModule) -> None:
     rewriter = _Rewriter(graph, nodes)
     for node in nodes:
         find = _FINDERS.get(node.target)
-        if find is None or not _is_plain(node):
+        if find is None or not _is_plain(node) or not has_scatter_kernels():
             continue
         found = find(rewriter, node)
         if found is not None:
             rewriter.replace(node, found)
+
+
+def natives_of_aggregations(graph: fx.GraphModule) -> set[str]:
+    """Return the native helper that `aggregate_natively` will ask for, if there is work for it."""
+    nodes = graph.graph.nodes
+    return {SCATTER_HELPER for node in nodes if node.target in _FINDERS and _is_plain(node)}
 
 
 def _value(node: Any) -> Tensor | None:
@@ -58,7 +70,7 @@ def _value(node: Any) -> Tensor | None:
 def _is_plain(node: fx.Node) -> bool:
     """Whether the result is of a kind that the kernels make."""
     value = _value(node)
-    return value is not None and value.dim() > 0 and value.is_contiguous() and can_scatter(value)
+    return value is not None and value.dim() > 0 and value.is_contiguous() and serves_scatter(value)
 
 
 def _fits(node: fx.Node, rows: Any, index: Any) -> bool:
