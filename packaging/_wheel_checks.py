@@ -73,7 +73,8 @@ def check_commands(wheels: list[Path], scratch: Path) -> None:
     shell("torchkiln bench --preset quick --limit 2000", *bench, *small, says="report.html")
     saved = ("--checkpoint", "true", "--model_name", "mine")
     shell("bench, saved after one epoch", *bench, *small, *saved, "--num_epochs", "1")
-    more = (*small, *saved, "--num_epochs", "2", "--resume", "true")
+    # All other settings are those of the checkpoint.
+    more = ("--resume", "true", "--model_name", "mine", "--num_epochs", "2")
     shell("bench, resumed for a second epoch", *bench, *more, says="report.html")
     shell("torchkiln data sample", "torchkiln", "data", "sample", says=SAMPLE)
     predict = ("torchkiln", "predict", "--model_name", "mine", SAMPLE, "--output", "out.csv")
