@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torchkiln.core import OptionsError, StoreError
 from torchkiln.datasets.molecules._interactions import interaction_pairs
 from torchkiln.datasets.molecules._molecules import Molecules
+from torchkiln.datasets.molecules._published_targets import spell_unit
 from torchkiln.datasets.molecules._splits import (
     Splits,
     choose_some,
@@ -150,6 +151,7 @@ def make_molecule_set(
         OptionsError: if the target, the split or another value makes no sense.
         StoreError: if a target is no number, or a file of splits does not fit.
     """
+    unit = None if unit is None else spell_unit(unit)
     chosen_target = resolve_target(molecules, target)
     chosen = choose_some(len(molecules), limit, seed=seed)
     if not len(molecules):
