@@ -161,7 +161,7 @@ def make_molecule_set(
         indices = restrict(split_indices(len(molecules), splits), chosen)
     else:
         indices = split_indices(len(some), splits, seed=seed)
-    _check_values(some, chosen_target)
+    _check_values(some, chosen_target, chosen)
     _check_unit(some, chosen_target, unit)
     kind = find_kind(some, chosen_target, indices["train"])
     if references == "auto":
@@ -234,13 +234,14 @@ def _check_unit(molecules: Molecules, target: str, unit: str | None) -> None:
         )
 
 
-def _check_values(molecules: Molecules, target: str) -> None:
+def _check_values(molecules: Molecules, target: str, chosen: NDArray[np.int64]) -> None:
+    """Raise if there is none; `chosen` are the places of `molecules` among those of the file."""
     wrong = np.flatnonzero(~np.isfinite(molecules.targets[target]))
     if len(wrong):
-        first = int(wrong[0])
+        first = int(wrong[np.argmin(chosen[wrong])])
         called = "" if molecules.names is None else f" ({molecules.names[first]})"
         raise StoreError(
             f"{len(wrong)} of {len(molecules)} molecules of {molecules.source or 'the dataset'} "
-            f"have no {target!r}, the first is {first}{called}; leave them out, or choose another "
-            "target"
+            f"have no {target!r}, the first is number {chosen[first] + 1:,}{called}; leave them "
+            "out, or choose another target"
         )
