@@ -9,7 +9,7 @@ DEV    := $(VENV)/.installed-dev
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint types test slow faults pyg-versions bench fashion cosmic benchmarks clean
+.PHONY: help install lint types test slow faults pyg-versions bench fashion cosmic benchmarks wheel clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,7 +59,7 @@ pyg-versions: $(DEV)  ## Run the tests of layers on the oldest and the newest ve
 	done
 
 bench: $(RUN)  ## Run the main job: train SchNet on QM9, packed, and report (a few minutes)
-	$(BIN)/python bench.py --config configs/qm9_quick.yml
+	$(BIN)/python bench.py --config configs/qm9_quick.yml $(BENCH_ARGS)
 
 fashion: $(RUN)  ## Train on Fashion-MNIST (from Debian's dataset-fashion-mnist, or FASHION_ARGS="--root FOLDER")
 	$(BIN)/python examples/fashion_mnist/pytorch_ipu.py --model sensible $(FASHION_ARGS)
@@ -70,6 +70,10 @@ cosmic: $(RUN)  ## Train CosmicTagger on generated events, and draw what it find
 benchmarks: $(DEV)  ## Run every benchmark and write benchmarks/results/<machine>/*.json
 	for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script || exit 1;; esac; done
 
+# Needs nothing but a Python with pip: the wheels are built and tried in environments of their own.
+wheel:  ## Build the wheels and test them in a clean environment outside the repository (several minutes)
+	$(PYTHON) packaging/make_wheel.py $(WHEEL_ARGS)
+
 clean:  ## Remove build products and caches (keeps .venv)
-	rm -rf build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

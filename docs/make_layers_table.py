@@ -97,15 +97,20 @@ INTRODUCTION = """# Layers on static shapes
 
 <!-- Written by docs/make_layers_table.py; edit that instead. -->
 
-Which layers of PyG {version} a program can hold, and what has to be changed. Every row was run:
-the layer inside a program (`capture` backend), on a batch padded with filler that is far from
-zero, against eager PyG on the same graphs without filler. Errors are the largest difference of
-outputs and of gradients (of the input and of all parameters) relative to the largest value of the
-tensor, at least 1; all are below 1e-5, or the row says "no".
+A compiled program needs *static shapes*: the size of every tensor must be known before it runs.
+Some layers of PyG compute sizes from the data, for example the number of graphs from the largest
+entry of `batch`. This page lists every layer of PyG {version}, whether it works in a program, and
+what has to be changed if it does not work as it is.
 
-PyG 2.6.0 to 2.8.1 are tested: `make pyg-versions` runs the tests of layers and of the façade on
-both ends. What another version lacks or calls otherwise is not replaced by a static form; programs
-that do not use it are recorded all the same.
+Every row was measured. The layer ran inside a program (`capture` backend), on a batch with filler
+whose values are far from zero, and was compared with plain PyG on the same graphs without filler.
+Errors are the largest difference of outputs, and of gradients of the input and of all parameters,
+divided by the largest value of the tensor or by 1, whichever is larger. All errors are below 1e-5;
+otherwise the row says "no".
+
+PyG 2.6.0 to 2.8.1 are tested: `make pyg-versions` runs the tests of layers and of the façade on the
+oldest and the newest. If another version of PyG lacks a layer or calls it by another name, there is
+no static form of it, but programs that do not use it work all the same.
 
 | column | meaning |
 |---|---|
@@ -116,36 +121,75 @@ that do not use it are recorded all the same.
 
 ## make_static
 
+`make_static` replaces the layers of a model that need it, and prints what it changed:
+
 ```python
-model = make_static(model, spec)            # or num_graphs=32; prints what it changed
-program = training_model(model, options, optimizer)
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GCN, global_mean_pool
+
+from torchkiln import Options, training_model
+from torchkiln.graphs import FixedSizeLoader, batch_form, make_static, masked_mse_loss
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gnn = GCN(8, 16, num_layers=2, norm="batch_norm")
+        self.out = torch.nn.Linear(16, 1)
+
+    def forward(self, x, edge_index, batch, y, node_mask, graph_mask):
+        nodes = self.gnn(x, edge_index)
+        out = self.out(global_mean_pool(nodes, batch, size=graph_mask.shape[0]))
+        return masked_mse_loss(out, y, graph_mask)
+
+
+graphs = [
+    Data(x=torch.rand(n, 8), edge_index=torch.randint(n, (2, 3 * n)), y=torch.rand(1, 1))
+    for n in range(3, 43)
+]
+loader = FixedSizeLoader(graphs, num_nodes=128, shuffle=True)
+model = make_static(Model(), loader.spec)  # or num_graphs=32
+optimizer = torch.optim.Adam(model.parameters())
+program = training_model(model, Options(backend="capture"), optimizer)
+for batch in loader:
+    loss = program(
+        batch.x, batch.edge_index, batch.batch, batch.y, batch.node_mask, batch.graph_mask
+    )
 ```
 
-The model is changed in place; parameters, buffers and `state_dict` keys stay. Outside programs it
-gives the numbers that it gave. `add_self_loops=True` layers append one loop a node and set
-existing loops aside (weight zero, or moved to a node that is cut off again); pooling,
-aggregations and norms without a size take the number of graphs of the batch; `BatchNorm1d` takes
-its statistics over real rows only, and so do norms that are called without `batch`; `cached=True`
-is switched off. Masks are found by name in the arguments of the model's forward: `node_mask`,
-`edge_mask`, `graph_mask` (or `nodes_mask`, ...), in dicts, and in PyG's data objects. Where a
-model does not get them, set them around the call:
+The model is changed in place. Its parameters, buffers and the keys of its `state_dict` stay, and
+outside of programs it gives the same numbers as before. These are the changes:
+
+- Layers with `add_self_loops=True` append one loop for each node. Loops that exist already are set
+  aside: they get weight zero, or are moved to an extra node that is removed afterwards.
+- Pooling, aggregations and norms that are called without a size take the number of graphs of the
+  batch.
+- `BatchNorm1d` computes its statistics over real rows only, and so do norms that are called without
+  `batch`.
+- `cached=True` is switched off.
+
+Masks are found by their names among the arguments of the model's forward: `node_mask`, `edge_mask`,
+`graph_mask` (or `nodes_mask`, ...). They are also found in dicts and in PyG's data objects. If your
+model does not get them as arguments, set them around the call:
 
 ```python
 with batch_form(node_mask=batch.node_mask, graph_mask=batch.graph_mask):
-    out = self.model(batch.x, batch.edge_index, batch.batch)
+    nodes = model.gnn(batch.x, batch.edge_index)
 ```
 
-A `BatchNorm` finds its mask by the number of rows; sizes that leave it ambiguous are an error.
-Layers on dense batches need `max_num_nodes=`, the nodes of the largest graph.
+A `BatchNorm` finds its mask by the number of rows. If that fits more than one mask, it is an error.
+Layers on dense batches need `max_num_nodes=`, the number of nodes of the largest graph.
 `model.static_report` is the printed list as a value.
 
 ## Neighbour search
 
-`knn`, `knn_graph`, `radius`, `radius_graph`, `nearest` and `knn_interpolate` fill tables of fixed
-width inside programs; what is missing is -1 in both rows. `EdgeConv`, `DynamicEdgeConv`,
-`GravNetConv`, `XConv` and SchNet mask such entries. Before other layers send them to filler:
-`route_missing(edge_index, num_nodes - 1)`. PyG itself needs pyg-lib for these;
-`provide_point_layers()` (called by `import poptorch_geometric`) makes them work without.
+Inside programs, `knn`, `knn_graph`, `radius`, `radius_graph`, `nearest` and `knn_interpolate`
+return tables of a fixed width. Where a point has fewer neighbours, the entry is -1 in both rows.
+`EdgeConv`, `DynamicEdgeConv`, `GravNetConv`, `XConv` and SchNet ignore such entries. For other
+layers, let them point to a filler node: `route_missing(edge_index, num_nodes - 1)`. PyG itself
+needs the package pyg-lib for these searches; `provide_point_layers()`, which `import
+poptorch_geometric` calls, makes them work without it.
 """
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a training: a bar, or lines in a file; and two pictures at the end."""
+"""The progress of a training, as a bar or as lines in a file, and two pictures at the end."""
 
 import statistics
 import sys

@@ -5,6 +5,7 @@ torchkiln.graphs.
 """
 
 from poptorch import __version__
+from poptorch_geometric import _own_poptorch  # noqa: F401 - refuses to work on a foreign poptorch
 from poptorch_geometric import override as _override  # noqa: F401 - imported for what it switches on
 from poptorch_geometric._aggregation import set_aggregation_dim_size
 from poptorch_geometric._stepper import TrainingStepper

@@ -13,6 +13,7 @@ from torchkiln.commands._data import (
     data_fashion_mnist,
     data_list,
     data_qm9,
+    data_sample,
     data_water,
 )
 from torchkiln.core import OptionsError, __version__
@@ -290,6 +291,7 @@ _COMMANDS = {
         "water": data_water,
         "fashion_mnist": data_fashion_mnist,
         "cosmic": data_cosmic,
+        "sample": data_sample,
         "list": data_list,
         "clear": data_clear,
     },

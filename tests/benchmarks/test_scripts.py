@@ -27,6 +27,7 @@ SCRIPTS = sorted(
 QUICK = {
     "benchmarks/step.py",
     "docs/make_accuracy_figure.py",
+    "docs/make_readme_figure.py",
 }
 KEPT = sorted(
     path
@@ -65,6 +66,10 @@ def layers_table(folder: Path) -> list[str]:
     return ["--layers", "GCNConv", "--output", str(folder / "layers.md")]
 
 
+def readme_figure(folder: Path) -> list[str]:
+    return ["--picture", str(folder / "speed.png")]
+
+
 def fashion_mnist(folder: Path) -> list[str]:
     batches = ["--batch_size", "2", "--test_batch_size", "2"]  # 25 of them are one call
     return ["--shapes", "100", "--epochs", "1", *batches, "--pictures", str(folder)]
@@ -88,6 +93,7 @@ OWN_COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "docs/make_accuracy_figure.py": accuracy_figure,
     "docs/make_cosmic_figure.py": cosmic_figure,
     "docs/make_layers_table.py": layers_table,
+    "docs/make_readme_figure.py": readme_figure,
     "examples/cosmic_tagger.py": cosmic_tagger,
     "examples/fashion_mnist/pytorch_gpu.py": fashion_mnist,
     "examples/fashion_mnist/pytorch_ipu.py": fashion_mnist,

@@ -35,8 +35,8 @@ LAZY = {
     "torchkiln.commands._data": {
         _COMMAND: """
             torchkiln.datasets torchkiln.datasets._array_cache torchkiln.datasets.cosmic._files
-            torchkiln.datasets.fashion_mnist._files torchkiln.datasets.qm9._arrays
-            torchkiln.datasets.qm9._source torchkiln.datasets.water
+            torchkiln.datasets.fashion_mnist._files torchkiln.datasets.files._sample
+            torchkiln.datasets.qm9._arrays torchkiln.datasets.qm9._source torchkiln.datasets.water
         """,
     },
     "torchkiln.commands._doctor_caches": {

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import torch
+from _documents import README, blocks_of
 
 import torchkiln.datasets
 
-README = Path(__file__).parents[2] / "README.md"
-
 
 def test_the_example_with_molecules_trains(monkeypatch, molecules, capsys):
-    _, code = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    _, code = blocks_of(README)
     monkeypatch.setenv("TORCHKILN_BACKEND", "capture")
     graphs = [graph.clone() for graph in molecules]
     for graph in graphs:

@@ -56,7 +56,7 @@ def test_sizes_from_a_heterogeneous_dataset_are_by_type():
     assert options.num_edges == {WROTE: 16}
 
 
-def test_a_progress_bar_is_shown_on_demand(capsys):
+def test_a_progress_bar_is_shown_on_demand(capsys, watched):
     FixedSizeOptions.from_dataset([make_graph()], 2, progress_bar=True)
     assert "Reading sizes" in capsys.readouterr().err
     FixedSizeOptions.from_dataset([make_graph()], 2)

@@ -16,6 +16,7 @@ FILES = [path for path in sorted(SOURCE.rglob("*.py")) if ADAPTERS not in path.p
 OTHERS = {
     "_NamedFuncPointer": "ctypes' type of a function, for an annotation",
     "_config": "multiprocessing: the folder of a process",
+    "_current_indent": "argparse: how far a line of help is indented",
     "_fields": "names of a named tuple",
     "_getframe": "sys",
     "_inc_dict": "PyG: how attributes of a batch were shifted",
@@ -31,6 +32,7 @@ OTHERS = {
     "_start": "multiprocessing: begins to serve resources",
     "_abc_impl": "abc: what Python keeps in classes",
     "_tuplegetter": "collections: the descriptor of a named tuple's field",
+    "_typehint": "jsonargparse: the type of a flag",
 }
 # Methods that a subclass overrides, which no function can stand in for.
 OVERRIDDEN = {

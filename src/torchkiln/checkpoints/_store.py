@@ -52,7 +52,7 @@ class CheckpointStore:
     files of other names are never touched. Nothing is ever pickled or executed.
 
     Args:
-        directory: Made by the first `save`.
+        directory: Folder of the checkpoint; the first `save` makes it.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:

@@ -162,6 +162,22 @@ def data_list() -> None:
     make_console().print(table)
 
 
+def data_sample(output: Path = Path("molecules.xyz"), force: bool = False) -> None:
+    """Write some well-known molecules to a file, for example to try `torchkiln predict` with.
+
+    Args:
+        output: The file to write, an extended xyz file: .xyz or .extxyz.
+        force: Replace another file of that name.
+    """
+    from torchkiln.datasets import sample_molecules
+    from torchkiln.datasets.files._sample import write_sample
+
+    written = write_sample(output, force=force)
+    names = sample_molecules().names or []
+    sys.stderr.write(f"{len(names)} molecules: {', '.join(names)}\n")
+    sys.stdout.write(f"{written}\n")
+
+
 def data_clear(dry_run: bool = False) -> None:
     """Delete what the data directory holds of all datasets; files elsewhere are left alone.
 

@@ -11,6 +11,7 @@ from torchkiln.commands import _doctor_caches, _doctor_machine, _doctor_pools, _
 from torchkiln.commands._findings import Finding
 from torchkiln.core import __version__
 from torchkiln.core._console import make_console
+from torchkiln.core._own_code import OWN_FOLDERS
 
 Probe = Callable[[], Iterable[Finding]]
 
@@ -87,7 +88,11 @@ def options_without_effect() -> Iterable[Finding]:
     import importlib
     import importlib.util
 
-    if importlib.util.find_spec("poptorch") is None:
+    spec = importlib.util.find_spec("poptorch")
+    if spec is None:
+        return
+    if not (spec.origin or "").startswith(OWN_FOLDERS):
+        yield Finding("poptorch", f"another one than Torchkiln's is in use: {spec.origin}")
         return
     # By name: the façade imports torchkiln, never the other way round. This only looks at it, as at
     # any other package that may be installed.

@@ -6,4 +6,17 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2]
 OWN_PACKAGES = ("torchkiln", "poptorch", "poptorch_geometric")
-OWN_FOLDERS = tuple(str(SOURCES / name) for name in OWN_PACKAGES)
+
+
+def own_folders(sources: Path) -> tuple[str, ...]:
+    """Return the folders of our own packages: beside each other in a checkout, one in a wheel.
+
+    In a wheel the façades lie inside torchkiln (setup.py tells why). A folder `poptorch` beside it
+    is then somebody else's.
+    """
+    if (sources / "torchkiln" / "_facades").is_dir():
+        return (str(sources / "torchkiln"),)
+    return tuple(str(sources / name) for name in OWN_PACKAGES)
+
+
+OWN_FOLDERS = own_folders(SOURCES)

@@ -236,12 +236,12 @@ class DataLoader(CombinedLoading, torch.utils.data.DataLoader):  # type: ignore[
     `options.num_processes > 1` a map-style dataset is divided among the processes.
 
     Args:
-        options: Of the program that consumes the batches.
+        options: The options of the program that consumes the batches.
         dataset: Map-style or iterable.
         batch_size: Elements in a micro-batch; None switches batching off.
-        shuffle: Draw a new order for each pass. One process: from torch's global generator or the
-            `generator` argument, as in torch. Several: a function of `options.random_seed` (which
-            is then required) and the epoch.
+        shuffle: Draw a new order for each pass. In one process it is drawn from torch's global
+            generator or the `generator` argument, as in torch. In several processes it depends
+            only on `options.random_seed`, which is then required, and on the epoch.
         num_workers: torch's worker processes.
         drop_last: Drop the incomplete last batch, or last group of a batch sampler's batches.
         persistent_workers: Keep workers between passes; None keeps them if there are any.

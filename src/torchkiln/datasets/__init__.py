@@ -3,6 +3,7 @@
 from torchkiln.datasets._sizes import load_sizes
 from torchkiln.datasets._view import view
 from torchkiln.datasets.files._read import read_molecules
+from torchkiln.datasets.files._sample import sample_molecules
 from torchkiln.datasets.files._write import write_extxyz
 from torchkiln.datasets.molecules._interactions import (
     InteractionPairs,
@@ -40,6 +41,7 @@ __all__ = [
     "make_molecule_set",
     "molecule_store",
     "read_molecules",
+    "sample_molecules",
     "split_indices",
     "view",
     "write_extxyz",

@@ -58,7 +58,7 @@ class PadValues:
     """What filler nodes, edges and graphs hold; `attributes` overrides by attribute name.
 
     Values are cast to the attribute's dtype. Infinite and NaN values are refused: multiplied by a
-    mask they would still poison sums and gradients.
+    mask they would still make sums and gradients NaN.
     """
 
     node: float = 0.0

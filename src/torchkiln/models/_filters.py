@@ -1,7 +1,8 @@
 """Filters as functions of distance: what continuous-filter convolutions multiply messages by.
 
-A filter is a small network of a distance, smeared over Gaussians, times a cosine that ends at the
-cutoff. Either it is evaluated at the distance of every edge, or on a grid (`_grid.py`).
+A filter is a small network whose input is a distance, described by Gaussian functions. Its result
+is multiplied by a cosine that becomes zero at the cutoff. A filter is evaluated either at the
+distance of every edge, or on a grid (`_grid.py`).
 """
 
 from __future__ import annotations

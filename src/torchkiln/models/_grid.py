@@ -35,7 +35,7 @@ class FilterGrid(nn.Module):
     other devices and precisions.
 
     Args:
-        expansion: Gaussians that distances are smeared over.
+        expansion: The Gaussian functions by which a distance is described.
         cutoff: Where filters end.
         num_knots: Coefficients of a spline.
     """

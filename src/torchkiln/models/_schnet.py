@@ -33,23 +33,23 @@ class SchNet(TabulatedModel):
     `interaction_graph` and `max_num_neighbors` do not exist here.
 
     Args:
-        hidden_channels: Features of an atom.
-        num_filters: Features of a message.
+        hidden_channels: How many numbers describe an atom.
+        num_filters: How many numbers a message between atoms has.
         num_interactions: Number of interaction blocks.
-        num_gaussians: Gaussians that distances are smeared over, at least 2.
-        cutoff: Where filters end, in the unit of distances.
+        num_gaussians: Number of Gaussian functions by which a distance is described, at least 2.
+        cutoff: The distance at which filters become zero, in the unit of the distances.
         readout: "add" or "mean" over the atoms of a molecule.
         dipole: Predict the magnitude of a dipole moment; forward then needs `pos`.
-        mean: Added to the output of each atom, after
-        std: was multiplied; both or none have an effect.
+        mean: Is added to the output of each atom, after it was multiplied by `std`.
+        std: See `mean`; they have an effect only together.
         atomref: Values of single atoms by atomic number, [100, 1]; added to each atom, and trained.
         filter: "exact" evaluates filter networks at the distance of each edge; "table" on a grid,
-            and lays splines through it: the same to float32 rounding and much faster on large
-            batches. Edges beyond the cutoff then carry no message, where the exact cosine would
-            rise again. "auto" takes a table if a batch has clearly more edge slots than the grid
-            has distances.
-        num_knots: Of the splines; None: 21 for each Gaussian but one, that is 1,024 for 50.
-            See `choose_knots` and `table_error`.
+            and lays splines through the values: the result is the same up to rounding in float32,
+            and large batches are much faster. Edges beyond the cutoff then carry no message, where
+            the exact cosine would rise again. "auto" takes a table if a batch has clearly more edge
+            slots than the grid has distances.
+        num_knots: Number of points of the splines; None: 21 for each Gaussian but one, which is
+            1,024 for 50. See `choose_knots` and `table_error`.
 
     Raises:
         OptionsError: if a size or a choice makes no sense.

@@ -1,4 +1,4 @@
-"""What a person sees of a training run: progress while it runs, a table, plots and a page after."""
+"""What a training run shows: its progress while it runs, then a table, plots and a page."""
 
 from torchkiln.report._monitor import MonitorGroup, QuietMonitor, RunMonitor
 from torchkiln.report._monitors import make_monitor

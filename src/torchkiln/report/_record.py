@@ -25,7 +25,7 @@ class StepRecord:
         step: Number of the call within the epoch, from 0.
         steps_in_epoch: How many calls the epoch has.
         loss: Mean over the real samples of the call.
-        samples: Real ones of this call.
+        samples: How many real samples this call had.
         seconds: What this call took, waiting for its batch included.
         figures: What else is known about it, by name.
     """
@@ -46,10 +46,10 @@ class EpochRecord:
     Args:
         epoch: Its number, from 0; a resumed run continues to count.
         loss: Mean over the real samples.
-        seconds: Training only, validation not included.
-        samples: Real ones that were trained on.
+        seconds: Seconds of training, without validation.
+        samples: How many real samples were trained on.
         samples_per_s: `samples` over `seconds`.
-        learning_rate: At the end of the epoch.
+        learning_rate: The rate at the end of the epoch.
         validation_mae: In the unit of the target, None if the epoch was not validated.
         validation_loss: None if the epoch was not validated.
         figures: What else is known about it, by name.
@@ -153,7 +153,7 @@ class RunResult:
         dataset: `name`, `target`, `unit`, `source`, and `sizes` (samples by split).
         model: `name`, `parameters` (how many), and whatever else describes it.
         machine: Versions, processor, threads.
-        compile_seconds: Before the first step; None if nothing was compiled.
+        compile_seconds: Seconds of compilation before the first step; None if nothing was compiled.
         packing: Share of slots that hold real data, by axis ("nodes", "edges", "graphs").
         epochs: In order; the last one may be incomplete if the run was interrupted.
         steps: (number of the update from the start, loss).

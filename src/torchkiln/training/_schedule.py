@@ -136,10 +136,10 @@ def warmup_cosine(update: int, num_updates: int, highest: float, warmup: float) 
     """Return the learning rate of an update: a linear rise, then half a cosine down to zero.
 
     Args:
-        update: Its number, from 0.
-        num_updates: Of the whole run.
-        highest: At the top.
-        warmup: Share of the updates that rise.
+        update: Number of the update, from 0.
+        num_updates: How many updates the whole run has.
+        highest: The highest learning rate.
+        warmup: Share of the updates during which the rate rises.
     """
     rising = int(warmup * num_updates)
     if update < rising:

@@ -50,25 +50,27 @@ class Trainer:
             anything else whole) and returns the loss: alone, last, or as "loss" of a dict.
         loader: Batches of one size, made for `options`: `torchkiln.DataLoader`, `FixedSizeLoader`,
             or anything that begins anew for each epoch and has a length.
-        optimizer: Over the parameters of `module`.
-        num_epochs: In total, those of a resumed run included.
-        options: Of the training program.
-        schedule: Of the learning rate: a scheduler of torch on `optimizer`, fresh also on resume,
-            or a function that returns the rate of an update, by its number from 0.
+        optimizer: An optimiser of the parameters of `module`.
+        num_epochs: How many epochs the run has in total, with those before it was resumed.
+        options: The options of the training program.
+        schedule: How the learning rate changes: a scheduler of torch on `optimizer`, newly made
+            also on resume, or a function from the number of an update, from 0, to its rate.
         schedule_interval: Step a scheduler of torch after each "epoch" or each "update".
-        average: Of the weights; it is what validation uses. None: there is none.
-        validation_loader: Held-out batches of one size, one mini-batch a call; their mean loss is
-            told after each epoch.
+        average: An average of the weights, which validation then uses; None: there is none.
+        validation_loader: Held-out batches of one size, one mini-batch for each call; their mean
+            loss is reported after each epoch.
         directory: Gets the checkpoint, the plots, `results.json` and the page of the run; None:
             nothing is written.
-        resume: "auto" continues what is in `directory`, or begins; True insists on continuing,
-            False on beginning.
-        save_every_epochs: Besides the last one, which is always saved, as is an interrupted one.
+        resume: "auto" continues what is in `directory`, or begins if there is nothing; True
+            requires a run to continue, False requires that there is none.
+        save_every_epochs: Save after so many epochs. The last epoch and an interrupted one are
+            always saved.
         save_every_steps: Save also within epochs, after so many calls; None: never.
-        fixed: Whatever else a resumed run must share (names of data, seeds), in JSON types.
-        name: Of the run, in the report; default: that of the module's class.
+        fixed: Anything else that a resumed run must have in common with this one (names of data,
+            seeds), in JSON types.
+        name: Name of the run in the report; default: the name of the module's class.
         counted: What a sample is, in the plural: "molecules", "images".
-        monitors: Are told what happens, besides the terminal.
+        monitors: Objects that are told what happens, besides the terminal.
         progress: "auto" draws bars on a terminal and writes lines to anything else.
 
     Raises:

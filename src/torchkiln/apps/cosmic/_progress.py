@@ -1,4 +1,4 @@
-"""What a person sees of a training on events: a bar where somebody looks, else lines."""
+"""The progress of a training on events: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 

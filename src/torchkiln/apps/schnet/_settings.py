@@ -51,7 +51,7 @@ class DatasetSettings:
         per_atom: Divide the target by the number of atoms; null: if it grows with the molecule.
         unit: Unit of the target of your own molecules, such as eV, Ha or kcal/mol, for the report.
             Numbers are not converted.
-        seed: Of the splits.
+        seed: Decides which molecules are for training, validation and test.
     """
 
     root: Path | None = None
@@ -85,9 +85,9 @@ class ModelSettings:
 
     Args:
         num_features: Numbers that describe an atom (hidden channels).
-        num_filters: Channels of the filters; null: as many as features.
+        num_filters: How many numbers a message between atoms has; null: as many as num_features.
         num_interactions: Interaction blocks, one after the other.
-        num_gaussians: Basis functions over distances up to the cutoff.
+        num_gaussians: How many Gaussian functions describe a distance up to the cutoff.
         readout: How atoms make up a molecule: add, mean, or auto. Auto takes the sum for totals and
             the mean for targets per atom and for those that do not grow with the molecule.
         filter: How filters are computed: exact runs the filter network for every pair of atoms;
@@ -121,7 +121,7 @@ class BenchSettings:
             comparison.
         device_iterations: Weight updates per call of the compiled program.
         gradient_accumulation: Mini-batches that share one weight update.
-        learning_rate: Of the Adam optimiser.
+        learning_rate: The learning rate of the Adam optimiser.
         num_epochs: Passes over the training split.
         profile_dir: Profile one call of the program, early in training, and write the report to
             this folder.
@@ -136,7 +136,7 @@ class BenchSettings:
         learning_rate_decay: The learning rate is multiplied by this after each epoch.
         ema_decay: Validate, test and predict with an exponential moving average of the weights that
             keeps this share of itself per update, such as 0.999; null: with the weights themselves.
-        seed: Of the initial weights and the order of the molecules.
+        seed: Decides the initial weights and the order of the molecules.
         backend: How the step runs: inductor (native code), capture (recorded graph, nothing
             generated) or eager; null: inductor, or TORCHKILN_BACKEND.
     """

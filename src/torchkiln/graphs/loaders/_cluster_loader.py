@@ -43,10 +43,10 @@ class FixedSizeClusterLoader(ResumableLoader):
             need, with a margin.
         num_parts: Clusters to make of a `Data`.
         clusters_per_batch: Clusters that a batch holds.
-        options: Of the program that consumes the batches: how many make a combined batch, and which
-            of several processes this is.
+        options: The options of the program that consumes the batches. They say how many batches
+            make a combined one, and which of several processes this is.
         shuffle: Draw other groups of clusters in each epoch.
-        seed: Of the order, of the partition, and of what is trimmed.
+        seed: Decides the order, the partition, and what is trimmed.
         oversize: `trim` leaves out random nodes or edges of a batch that is too large; `error`
             raises `BatchTooLarge`.
         pad: What filler holds.

@@ -28,7 +28,7 @@ class FixedSizeLoader:
     """Iterates over a dataset of graphs in batches whose shapes never change.
 
     Every graph comes exactly once in an epoch, over all processes together; batches that are left
-    over at the end are filler. Items are PyG `Batch` objects with `node_mask`, `edge_mask` and
+    over at the end are all filler. Items are PyG `Batch` objects with `node_mask`, `edge_mask` and
     `graph_mask`; for options that consume several mini-batches a call, they are combined along
     dim 0 (see `collate_combined`).
 
@@ -40,13 +40,13 @@ class FixedSizeLoader:
         dataset: A `GraphStore`, or anything that `GraphStore.from_dataset` takes.
         spec: Sizes of a mini-batch. "auto" chooses those that waste least for `num_nodes` or
             `batch_size`.
-        options: Of the program that consumes the batches.
+        options: The options of the program that consumes the batches.
         strategy: "packed" puts as many graphs into a mini-batch as fit; "padded" always
             `batch_size`.
         batch_size: Real graphs in a mini-batch; on average, if packed with spec "auto".
         num_nodes: About how many nodes a mini-batch should have, for spec "auto".
         shuffle: Draw another order, and other packs, for each epoch.
-        seed: Of the shuffle and of trimming; None takes `options.random_seed`, or 0.
+        seed: Decides the order and what is trimmed; None takes `options.random_seed`, or 0.
         oversize: What to do with a graph larger than a batch: "error", "skip" it with a warning,
             or "trim" it to a random induced sub-graph (another one each epoch).
         algorithm: How to pack; see `torchkiln.packing.pack`.

@@ -57,13 +57,13 @@ class FixedSizeNeighborLoader(ResumableLoader):
         spec: Sizes of a batch, filler included; "auto" takes the largest that a number of sampled
             batches need, with a margin.
         batch_size: Seed nodes of a batch.
-        input_nodes: Indices or mask of the seed nodes; None are all. For `HeteroData` a type, or a
-            pair of type and indices.
+        input_nodes: Indices or mask of the seed nodes; None means all nodes. For
+            `HeteroData` a type, or a pair of type and indices.
         input_time: Time of each input node; without it, their `time_attr` counts.
-        options: Of the program that consumes the batches: how many make a combined batch, and which
-            of several processes this is.
+        options: The options of the program that consumes the batches. They say how many batches
+            make a combined one, and which of several processes this is.
         shuffle: Draw another order of seeds in each epoch.
-        seed: Of the order, of the samples, and of what is trimmed.
+        seed: Decides the order, the samples, and what is trimmed.
         oversize: `trim` leaves out random nodes (never seeds) or edges of a batch that is too
             large; `error` raises `BatchTooLarge`.
         subgraph_type: See `NeighborSampler`, as for the next five.

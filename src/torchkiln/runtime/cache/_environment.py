@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchkiln.core import __version__, cpu_features
-from torchkiln.core._own_code import OWN_PACKAGES, SOURCES
+from torchkiln.core._own_code import OWN_FOLDERS, SOURCES
 
 # Python, and what is compiled of ours into steps.
 _SOURCES = (".py", ".c", ".cpp", ".h")
@@ -26,8 +26,8 @@ def _own_sources() -> str:
     """
     digest = hashlib.sha256()
     home = str(SOURCES)
-    for package in OWN_PACKAGES:
-        for folder, below, names in os.walk(os.path.join(home, package)):
+    for own in OWN_FOLDERS:
+        for folder, below, names in os.walk(own):
             below[:] = sorted(name for name in below if name != "__pycache__")
             for name in sorted(names):
                 if name.endswith(_SOURCES):
