@@ -54,5 +54,6 @@ def test_a_pipe_is_as_wide_as_columns_says(monkeypatch, capsys):
     assert max(map(len, out.splitlines())) <= 50
 
 
-def test_a_pipe_gets_whole_lines(capsys):
+def test_a_pipe_gets_whole_lines(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert "2026-01-01" in table(capsys)
