@@ -17,6 +17,7 @@ FACTS = {
 @pytest.fixture
 def models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)  # a pipe gets whole lines
     for name in ("good", "hurt", "lost"):
         store = CheckpointStore(tmp_path / "checkpoints" / name)
         for _ in range(2):

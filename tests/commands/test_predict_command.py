@@ -144,8 +144,11 @@ def test_mistakes_are_named_before_anything_is_computed(place, predict):
         predict("a.xyz", output=place / "out.pdf")
     with pytest.raises(OptionsError, match=r"is one of the files to read"):
         predict("a.xyz", output=place / "a.xyz")
-    with pytest.raises(OptionsError, match=r"/dev/null/out\.csv cannot be written"):
+    with pytest.raises(OptionsError, match="the predictions cannot be written to /dev/null: "):
         predict("a.xyz", output=Path("/dev/null/out.csv"))
+    (place / "folder.csv").mkdir()
+    with pytest.raises(OptionsError, match=r"folder\.csv is a folder; choose another --output"):
+        predict("a.xyz", output=place / "folder.csv")
     with pytest.raises(OptionsError, match="no files to predict"):
         predict()
     with pytest.raises(OptionsError, match="rows must be 0 or more, got -1"):

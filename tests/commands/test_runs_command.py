@@ -35,6 +35,7 @@ COSMIC = {
 def runs(tmp_path, monkeypatch):
     """Two finished runs, of CosmicTagger one, one that failed; a minute apart."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)  # a pipe gets whole lines
     folder = tmp_path / "runs"
     save_result(sample_run(num_epochs=3, num_molecules=20), folder / "first")
     save_result(sample_run(num_epochs=2, num_molecules=20), folder / "second")

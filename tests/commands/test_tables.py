@@ -47,5 +47,13 @@ def test_a_narrow_one_leaves_out_what_it_may_and_says_so(terminal, capsys):
     assert max(map(len, plain.splitlines())) <= 50
 
 
-def test_a_pipe_gets_whole_lines(capsys):
+def test_a_pipe_is_as_wide_as_columns_says(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "50")
+    out = table(capsys)
+    assert "for lack of room without: date" in out
+    assert max(map(len, out.splitlines())) <= 50
+
+
+def test_a_pipe_gets_whole_lines(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert "2026-01-01" in table(capsys)

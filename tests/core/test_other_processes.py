@@ -48,6 +48,13 @@ def test_the_work_of_others_is_what_is_left(proc):
     )
 
 
+def test_one_of_many_is_not_said_to_be_most_of_it():
+    load = OtherLoad(cores=2, used=1.4, busiest="cc1plus (process 7)", busiest_used=0.1)
+    assert str(load) == (
+        "other processes use 1.4 of 2 cores, the busiest is cc1plus (process 7) with 0.1"
+    )
+
+
 def test_children_are_not_others(proc):
     first = proc(0.0, {0: 0, 1: 0}, {ME: ("me", 1, 0, 0)})
     # A worker, what it started, and children that have ended.

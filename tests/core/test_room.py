@@ -29,16 +29,19 @@ def test_a_file_in_its_place_is_named(tmp_path, name):
 def test_a_disk_with_too_little_room_is_named(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=3 * 2**20)
     monkeypatch.setattr(room.shutil, "disk_usage", lambda _path: usage)
-    with pytest.raises(OptionsError, match="only 3 MB are free, and it may need 8 MB; fix it"):
+    with pytest.raises(
+        OptionsError, match="only 3 MB are free, and it may need 8 MB; free some space, or fix it"
+    ):
         room.check_room(tmp_path, "the report", "fix it")
 
 
 def test_a_disk_that_refuses_is_named_and_nothing_stays(tmp_path, monkeypatch):
     def refuse(self, data):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
 
     monkeypatch.setattr(room.Path, "write_bytes", refuse)
-    with pytest.raises(OptionsError, match="Read-only file system; fix it"):
+    # Neither the file of the test nor advice to free space, which would not help.
+    with pytest.raises(OptionsError, match=f"written to {tmp_path}: Read-only file system; fix it"):
         room.check_room(tmp_path, "the report", "fix it")
     assert list(tmp_path.iterdir()) == []
 

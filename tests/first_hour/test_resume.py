@@ -3,12 +3,14 @@
 import json
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from _tiny_bench import make_tiny_bench
 
 from torchkiln.checkpoints import CheckpointStore
+from torchkiln.commands._runs import read_run
 
 MODEL = ("--checkpoint", "--model_name", "mine")
 
@@ -48,6 +50,15 @@ def test_the_hint_after_ctrl_c_works_when_it_is_pasted(bench):
     assert code == 0
     assert "continuing checkpoints/mine in epoch" in err
     assert losses(bench.out) == expected
+
+
+def test_weight_updates_are_counted_as_in_the_results_of_the_run(bench):
+    """The last call of an epoch may hold nothing but filler; that updates nothing."""
+    name = ("--run_name", "first", "--device_iterations", "7")
+    assert bench.start(*MODEL, *name)[0] == 0
+    made = len(read_run(Path("runs/first")).steps)
+    _, err = bench("--resume", "true", "--model_name", "mine", "--num_epochs", "3")
+    assert f"in epoch 3 of 3, after {made} weight updates" in err
 
 
 def test_the_hint_names_folders_that_are_not_the_usual_ones(bench):

@@ -48,6 +48,14 @@ def test_a_second_run_of_a_name_at_the_same_time_is_refused(bench, tmp_path):
     )
 
 
+def test_a_file_in_the_place_of_a_run_asks_for_another_name(bench, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/first").touch()
+    code, err = bench.start("--run_name", "first")
+    assert code == 2
+    assert "choose another --run_name or --output_dir" in err
+
+
 def test_another_checkpoint_does_not_take_the_folder_of_a_run(bench):
     bench.start("--checkpoint", "--model_name", "mine")
     bench.start("--run_name", "other")

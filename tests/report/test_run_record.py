@@ -25,6 +25,21 @@ def test_factor_says_how_many_times_the_baseline_is_worse():
     assert split.factor == pytest.approx(3.5)
 
 
+@pytest.mark.parametrize("true", [[0.0, 0.0], [-5.0, 5.0]])
+def test_a_baseline_that_is_right_leaves_nothing_to_learn(true):
+    true = np.array(true)
+    split = ValidationResult.compare(true + 0.1, true, reference=true * (1 + 1e-15))
+    assert split.is_baseline_exact
+    assert RunResult(status="finished", test=split).is_beaten
+    same = ValidationResult.compare(true, true, reference=true)
+    assert not RunResult(status="finished", test=same).is_beaten
+
+
+def test_a_small_error_is_not_taken_for_none():
+    true = np.array([-5.0, 5.0])
+    assert not ValidationResult.compare(true, true, baseline_mae=1e-9).is_baseline_exact
+
+
 def test_an_empty_split_has_no_error():
     split = ValidationResult.compare(np.empty(0), np.empty(0), baseline_mae=1.0)
     assert math.isnan(split.mae)

@@ -25,7 +25,8 @@ _EXAMPLES = ("examples:", "For example:")
 
 EXIT_CODES = """exit codes:
   0    all is well
-  1    the run failed, data are missing or damaged, or a program does not fit into memory
+  1    the run failed, its name is taken, data or a checkpoint are missing or damaged or do not \
+suit the flags, or a program does not fit into memory
   2    a command, a flag or a setting is wrong; nothing was done
   130  interrupted with Ctrl-C
   143  ended by SIGTERM; a training that was saved first ends with 130"""

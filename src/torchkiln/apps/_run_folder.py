@@ -46,7 +46,8 @@ def run_folder(
         except OSError as error:
             if is_new and isinstance(error, FileExistsError):
                 raise
-            raise _cannot_be_made(directory, "report", folder_flag, error) from error
+            flags = f"{name_flag} or {folder_flag}"
+            raise _cannot_be_made(directory, "report", flags, error) from error
         if (directory / RESULTS_NAME).exists() and not is_same_run():
             raise StoreError(
                 f"{directory} holds the results of another run; choose another {name_flag}, or "

@@ -12,6 +12,7 @@ from torchkiln.apps._device import check_device
 from torchkiln.commands._predictions import Predictions
 from torchkiln.core import Options, OptionsError
 from torchkiln.core._progress import say
+from torchkiln.core._room import check_room
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,8 @@ def predict_files(
     """Print a table of predictions, and write them to `output` if it is given.
 
     Raises:
-        OptionsError: if there is nothing to read, or the output cannot be written.
+        OptionsError: if there is nothing to read, or the output could not be written.
+        WriteError: if its disk became full meanwhile.
         TorchkilnError: whatever is wrong with the model or the files, before anything is computed.
     """
     if not files:
@@ -55,10 +57,7 @@ def predict_files(
     predictions = predict(files, trained, backend=backend, device=device)
     print_table(predictions, model_name, rows=rows, seconds=time.perf_counter() - start)
     if output is not None:
-        try:
-            write_output(predictions, output)
-        except OSError as error:
-            raise _unwritable(output, error) from error
+        write_output(predictions, output)
         say(f"wrote {output}")
 
 
@@ -132,12 +131,7 @@ def check_output(output: Path | None, files: list[str]) -> None:
             f"{', '.join(_OUTPUTS)}"
         )
     if any(output.resolve() == Path(file).resolve() for file in files):
-        raise OptionsError(f"{output} is one of the files to read; choose another output")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(output, error) from error
-
-
-def _unwritable(output: Path, error: OSError) -> OptionsError:
-    return OptionsError(f"{output} cannot be written: {error}; choose another output")
+        raise OptionsError(f"{output} is one of the files to read; choose another --output")
+    if output.is_dir():
+        raise OptionsError(f"{output} is a folder; choose another --output")
+    check_room(output.parent, "the predictions", "choose another --output", least_bytes=1)

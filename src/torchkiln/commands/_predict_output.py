@@ -77,7 +77,7 @@ def _known(value: float, form: str) -> str:
 
 def _closing_line(predictions: Predictions, known: NDArray[np.bool_], seconds: float) -> str:
     count = len(predictions.molecules)
-    line = f"{count:,} molecules in {format_seconds(seconds)}"
+    line = f"{count:,} molecule{'s' * (count != 1)} in {format_seconds(seconds)}"
     if not known.any():
         return line
     errors = np.abs(predictions.values - predictions.references)[known]

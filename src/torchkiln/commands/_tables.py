@@ -1,8 +1,9 @@
-"""Tables that commands print: as wide as the terminal, or as their content where there is none."""
+"""Tables that commands print: as wide as the terminal or COLUMNS, whole lines where neither is."""
 
 from __future__ import annotations
 
 import datetime
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -35,7 +36,8 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
+    measured = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    width = shutil.get_terminal_size().columns if measured else _PLAIN_WIDTH
     left_out = _too_wide(columns, rows, width, may_be_left_out)
     table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     shown = [place for place, column in enumerate(columns) if column not in left_out]

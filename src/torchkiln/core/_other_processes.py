@@ -49,7 +49,8 @@ class OtherLoad:
         text = f"other processes use {self.used:.1f} of {self.cores} cores"
         if not self.busiest:
             return text
-        return f"{text}, most of it {self.busiest} with {self.busiest_used:.1f}"
+        rank = "most of it" if self.busiest_used > self.used / 2 else "the busiest is"
+        return f"{text}, {rank} {self.busiest} with {self.busiest_used:.1f}"
 
 
 @dataclass(frozen=True, slots=True)

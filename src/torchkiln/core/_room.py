@@ -23,30 +23,34 @@ def check_room(folder: Path, what: str, remedy: str, *, least_bytes: int = LEAST
     Args:
         folder: Where something will be written.
         what: Of which the message speaks: "the report".
-        remedy: What the message ends with: "choose another --output_dir".
+        remedy: What the message ends with: "choose another --output_dir". Where the disk is full,
+            it says first that space could be freed.
         least_bytes: That must be free on its disk.
 
     Raises:
         OptionsError: It is below a file, cannot be written, or its disk is full.
     """
-    problem = _find_problem(folder.absolute(), least_bytes)
+    problem, is_full = _find_problem(folder.absolute(), least_bytes)
     if problem:
-        raise OptionsError(f"{what} cannot be written to {folder}: {problem}; {remedy}")
+        first = "free some space, or " if is_full else ""
+        raise OptionsError(f"{what} cannot be written to {folder}: {problem}; {first}{remedy}")
 
 
-def _find_problem(folder: Path, least_bytes: int) -> str:
+def _find_problem(folder: Path, least_bytes: int) -> tuple[str, bool]:
+    """Return what is wrong, empty if nothing is, and whether it is that the disk is full."""
     place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not place.is_dir():
-        return f"{place} is not a folder"
+        return f"{place} is not a folder", False
     try:
         with temporary_folder(beside=place / "torchkiln-probe") as probe:
             (probe / "probe").write_bytes(bytes(_PROBE_BYTES))
         free = shutil.disk_usage(place).free
     except OSError as error:
-        return str(error)
+        # Not `str(error)`: that names the file of this test, which nobody has heard of.
+        return error.strerror or str(error), is_full_disk(error)
     if free < least_bytes:
-        return f"only {megabytes(free)} are free, and it may need {megabytes(least_bytes)}"
-    return ""
+        return f"only {megabytes(free)} are free, and it may need {megabytes(least_bytes)}", True
+    return "", False
 
 
 def free_bytes(folder: Path) -> int:

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 Status = Literal["finished", "interrupted", "failed"]
 Array = npt.NDArray[np.float64]
+# An error below this share of the largest value is rounding, not something that could be learnt.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,13 @@ class ValidationResult:
             return None
         return self.baseline_mae / self.mae
 
+    @property
+    def is_baseline_exact(self) -> bool:
+        """Whether the baseline is right to the last digits, so that nothing is left to learn."""
+        if self.baseline_mae is None:
+            return False
+        return self.baseline_mae <= _ROUNDING * float(np.abs(self.true).max(initial=0.0))
+
 
 @dataclass(frozen=True, slots=True)
 class PredictedMolecule:
@@ -190,6 +199,8 @@ class RunResult:
         split = self.judged
         if self.status != "finished" or split is None or split.baseline_mae is None:
             return False
+        if split.is_baseline_exact:
+            return split.mae > _ROUNDING * float(np.abs(split.true).max(initial=0.0))
         return not split.mae < split.baseline_mae
 
     @property

@@ -42,6 +42,8 @@ def status_text(result: RunResult) -> str:
 
 def compare_with_baseline(split: ValidationResult) -> str:
     """Say how the error of the model compares with that of the baseline; empty if it cannot."""
+    if split.is_baseline_exact:
+        return "exact: nothing is left to learn"
     factor = split.factor
     if factor is None:
         return ""

@@ -128,7 +128,8 @@ class TrainingLoop:
         if history.epoch >= self._num_epochs:
             done = f"{history.epoch} epoch{'s' * (history.epoch != 1)}"
             return f"{saver.directory} is complete: {done} of {self._num_epochs} done"
-        more = f", after {history.updates:,} weight updates"
+        # Updates on filler alone, at the end of an epoch, change nothing and are not counted.
+        more = f", after {len(history.steps()):,} weight updates"
         return (
             f"continuing {saver.directory} {self._where()}"
             f"{more if self._words.counts == 'epochs' else ''}"

@@ -143,7 +143,7 @@ class Trainer:
         """
         if self.directory is not None:  # before the first epoch, not after the last
             where = Path(self.directory)
-            check_room(where, "the run", "free some space, or choose another directory")
+            check_room(where, "the run", "choose another directory")
         state, plan = self._state(), self._plan()
         with contextlib.ExitStack() as stack:
             for loader in (self.loader, self.validation_loader):

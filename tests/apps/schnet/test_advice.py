@@ -24,6 +24,12 @@ def test_advice_names_the_flag_that_is_to_change(flags, num_updates, words):
     assert advice.endswith(".")
 
 
+def test_a_label_that_a_formula_tells_exactly_needs_another_target_not_more_epochs():
+    advice = make_advice(read_settings([]), make_dataset(), num_updates=40, is_baseline_exact=True)
+    assert advice.startswith("Choose another --target: ")
+    assert "longer" not in advice
+
+
 def test_what_is_set_already_is_not_advised():
     advice = make_advice(
         read_settings(["--learning_rate_decay", "0.8"]), make_dataset(), num_updates=9_000

@@ -115,8 +115,18 @@ def test_a_missing_value_names_its_molecule():
     molecules = random_molecules()
     values = molecules.targets["energy"].copy()
     values[7] = np.nan
-    with pytest.raises(StoreError, match=r"1 of 40 .* 'energy', the first is 7 \(molecule 7\)"):
+    with pytest.raises(
+        StoreError, match=r"1 of 40 .* 'energy', the first is number 8 \(molecule 7\)"
+    ):
         make(molecules.with_targets({"energy": values}))
+
+
+def test_a_missing_value_is_counted_as_in_the_file_also_with_a_limit():
+    molecules = random_molecules()
+    values = molecules.targets["energy"].copy()
+    values[30] = values[33] = np.nan
+    with pytest.raises(StoreError, match=r"2 of 39 .* 'energy', the first is number 31 "):
+        make(molecules.with_targets({"energy": values}), limit=39, seed=2)
 
 
 def test_no_molecules_are_an_error():

@@ -148,8 +148,7 @@ def foretell_memory(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -
 
 def _check_folder(settings: Settings) -> None:
     """Raise if results could not be written, before there are some."""
-    remedy = "free some space, or choose another run.output_dir"
-    check_room(settings.run.directory, "the results", remedy)
+    check_room(settings.run.directory, "the results", "choose another run.output_dir")
 
 
 def _make_judge(settings: Settings, tagger: Tagger, device: Device, images: CosmicImages) -> Judge:

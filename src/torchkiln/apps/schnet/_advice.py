@@ -9,14 +9,26 @@ _FEW_UPDATES = 2_000
 _FEW_MOLECULES = 2_000
 
 
-def make_advice(settings: Settings, dataset: MoleculeSet, num_updates: int) -> str:
+def make_advice(
+    settings: Settings,
+    dataset: MoleculeSet,
+    num_updates: int,
+    *,
+    is_baseline_exact: bool = False,
+) -> str:
     """Return a sentence with the flags that most probably help, the likeliest first.
 
     Args:
         settings: Of the run.
         dataset: What it was trained on.
         num_updates: How many weight updates it made.
+        is_baseline_exact: Whether that linear fit makes no error at all.
     """
+    if is_baseline_exact:
+        return (
+            f"Choose another --target: {dataset.target} follows exactly from the number of atoms "
+            "of each element, so that nothing is left for a network to learn."
+        )
     bench, model = settings.bench, settings.model
     hints = []
     if num_updates < _FEW_UPDATES:

@@ -23,10 +23,11 @@ from torchkiln.apps.schnet._settings import Settings
 from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import asked_form, choose_readout
 from torchkiln.apps.schnet._trainer import train
-from torchkiln.core import Options
+from torchkiln.core import Options, OptionsError
 from torchkiln.core._progress import is_quiet, is_watched, say
 from torchkiln.core._room import check_room
 from torchkiln.datasets import MoleculeSet, load_qm9
+from torchkiln.datasets.molecules._targets import UnknownTarget
 from torchkiln.graphs import BatchSpec, FixedSizeLoader
 from torchkiln.models import MoleculeRegression, SchNet
 from torchkiln.report import (
@@ -102,7 +103,13 @@ def _train_and_report(
         result = train(job, MonitorGroup([startup, *monitor.monitors]))
         result.machine["startup_seconds"] = startup.seconds
         if result.is_beaten:
-            advice = make_advice(settings, dataset, num_updates=len(result.steps))
+            judged = result.judged
+            advice = make_advice(
+                settings,
+                dataset,
+                num_updates=len(result.steps),
+                is_baseline_exact=judged is not None and judged.is_baseline_exact,
+            )
             result = dataclasses.replace(result, advice=advice)
         monitor.result(result)
     finally:
@@ -162,7 +169,16 @@ def load_dataset(settings: Settings) -> MoleculeSet:
         from torchkiln.datasets.water import load_water
 
         return load_water(settings.bench.water_dataset, **common)
-    return load_qm9(**common)
+    try:
+        return load_qm9(**common)
+    except UnknownTarget as error:
+        if wanted.target is not None or not error.known:
+            raise
+        # Nobody typed U0: it is what QM9 would be trained on.
+        names = ", ".join(error.known)
+        raise OptionsError(
+            f"say with --target what to learn of {wanted.root}; it has {names}"
+        ) from None
 
 
 def make_job(
@@ -303,7 +319,7 @@ def _check_folders(settings: Settings) -> None:
     if settings.checkpoint or settings.resume:
         wanted.append((settings.checkpoint_dir, "the checkpoint", "--checkpoint_dir"))
     for folder, what, flag in wanted:
-        check_room(folder, what, f"free some space, or choose another {flag}")
+        check_room(folder, what, f"choose another {flag}")
 
 
 def _evaluation_loader(

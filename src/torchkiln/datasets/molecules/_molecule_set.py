@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torchkiln.core import OptionsError, StoreError
 from torchkiln.datasets.molecules._interactions import interaction_pairs
 from torchkiln.datasets.molecules._molecules import Molecules
+from torchkiln.datasets.molecules._published_targets import spell_unit
 from torchkiln.datasets.molecules._splits import (
     Splits,
     choose_some,
@@ -150,6 +151,7 @@ def make_molecule_set(
         OptionsError: if the target, the split or another value makes no sense.
         StoreError: if a target is no number, or a file of splits does not fit.
     """
+    unit = None if unit is None else spell_unit(unit)
     chosen_target = resolve_target(molecules, target)
     chosen = choose_some(len(molecules), limit, seed=seed)
     if not len(molecules):
@@ -159,7 +161,7 @@ def make_molecule_set(
         indices = restrict(split_indices(len(molecules), splits), chosen)
     else:
         indices = split_indices(len(some), splits, seed=seed)
-    _check_values(some, chosen_target)
+    _check_values(some, chosen_target, chosen)
     _check_unit(some, chosen_target, unit)
     kind = find_kind(some, chosen_target, indices["train"])
     if references == "auto":
@@ -232,13 +234,14 @@ def _check_unit(molecules: Molecules, target: str, unit: str | None) -> None:
         )
 
 
-def _check_values(molecules: Molecules, target: str) -> None:
+def _check_values(molecules: Molecules, target: str, chosen: NDArray[np.int64]) -> None:
+    """Raise if there is none; `chosen` are the places of `molecules` among those of the file."""
     wrong = np.flatnonzero(~np.isfinite(molecules.targets[target]))
     if len(wrong):
-        first = int(wrong[0])
+        first = int(wrong[np.argmin(chosen[wrong])])
         called = "" if molecules.names is None else f" ({molecules.names[first]})"
         raise StoreError(
             f"{len(wrong)} of {len(molecules)} molecules of {molecules.source or 'the dataset'} "
-            f"have no {target!r}, the first is {first}{called}; leave them out, or choose another "
-            "target"
+            f"have no {target!r}, the first is number {chosen[first] + 1:,}{called}; leave them "
+            "out, or choose another target"
         )

@@ -46,6 +46,8 @@ QM9_TARGETS: dict[str, tuple[int, str]] = {
         ]
     )
 }
+# Units of energies as reports know them; people write them in small and in large letters.
+_ENERGY_UNITS = ("eV", "meV", "Ha", "hartree", "kcal/mol", "kJ/mol")
 QM9_UNITS = {name: unit for name, (_, unit) in QM9_TARGETS.items()}
 # As the published table names what PyG names otherwise.
 _PUBLISHED = {"U": "u298", "H": "h298", "G": "g298"} | {
@@ -105,3 +107,14 @@ def published_targets(
     binding = (properties[:, _ENERGY_COLUMNS] - of_atoms) * _HARTREE_TO_KCAL_MOL
     # The tables have six decimals and the factor three: more would be noise of the summation.
     return np.concatenate([properties, np.round(binding, 9)], axis=1)
+
+
+def spell_unit(unit: str) -> str:
+    """Return the unit of an energy as reports spell it ("ev" is "eV"), any other as it is.
+
+    "MeV" is left alone: a million is meant, not a thousandth.
+    """
+    if unit == "MeV":
+        return unit
+    known = {name.lower(): name for name in _ENERGY_UNITS}
+    return known.get(unit.strip().lower(), unit)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchkiln.core import OptionsError, StoreError, to_choice
+from torchkiln.core._near_miss import did_you_mean
 from torchkiln.datasets.molecules._element_counts import NUM_ELEMENTS, count_elements
 from torchkiln.datasets.molecules._molecules import Molecules
 from torchkiln.datasets.molecules._published_targets import (
@@ -172,13 +173,21 @@ def _one_each(values: Any, offsets: Any) -> Values:
     return numbers.reshape(count)
 
 
+class UnknownTarget(OptionsError):  # noqa: N818 - reads as the event it reports
+    """Molecules have no target of that name; `known` are those that they have."""
+
+    def __init__(self, message: str, known: list[str]) -> None:
+        super().__init__(message)
+        self.known = known
+
+
 def resolve_target(molecules: Molecules, target: str) -> str:
     """Return the name of a target as `molecules` has it; case matters only between two of them.
 
     Names of the published table ("u298") and PyG's column numbers are understood for QM9's targets.
 
     Raises:
-        OptionsError: if there is no such target.
+        UnknownTarget: if there is no such target.
     """
     names = list(molecules.targets)
     if target in names:
@@ -187,8 +196,17 @@ def resolve_target(molecules: Molecules, target: str) -> str:
         for name in names:
             if candidate is not None and name.lower() == candidate.lower():
                 return name
+    raise UnknownTarget(_describe_unknown(molecules, str(target)), names)
+
+
+def _describe_unknown(molecules: Molecules, target: str) -> str:
+    names = list(molecules.targets)
     known = f"choose from {', '.join(names)}" if names else "they have no targets at all"
-    raise OptionsError(f"the molecules have no target {target!r}; {known}")
+    if target in molecules.unread:
+        return f"{target!r} is not one number for each molecule, so it cannot be learnt; {known}"
+    meant = did_you_mean(target, names)
+    text = f"the molecules have no target {target!r}; {known}"
+    return f"{text}; {meant}" if meant else text
 
 
 def element_predictions(molecules: Molecules, target: str, train: Any, evaluate: Any) -> Values:
