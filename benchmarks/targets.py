@@ -1,6 +1,6 @@
 """Does a quick run learn what it is asked? Test errors of all targets against least squares.
 
-    python benchmarks/targets.py [--targets U0 gap water] [--limit 40000] [--num_epochs 5]
+    python benchmarks/targets.py [--targets U0 gap water] [--limit 30000] [--num_epochs 5]
 
 Trains SchNet as `configs/qm9_quick.yml` says, once for each of the 19 targets of QM9, and once on
 water clusters as `configs/water_packed.yml` says. Nothing but the target is set: references, the
@@ -34,7 +34,7 @@ EXCEPTIONS: dict[str, str] = {}
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--targets", nargs="+", choices=[*QM9, WATER], default=[*QM9, WATER])
-    parser.add_argument("--limit", type=int, default=40_000, help="molecules of QM9, before splits")
+    parser.add_argument("--limit", type=int, default=30_000, help="molecules of QM9, before splits")
     parser.add_argument("--num_epochs", type=int, default=5, help="on QM9")
     parser.add_argument("--water_epochs", type=int, help="default: as the config says")
     parser.add_argument("--threads", type=int, help="default: one for each core")
