@@ -157,7 +157,7 @@ def main() -> None:
         print(f"Fashion-MNIST is left out: {error}")
         if not arguments.small:
             return
-        images = generate_shapes(200)
+        images = generate_shapes(2 * BATCH_SIZE * DEVICE_ITERATIONS)
     results = {}
     for name in arguments.models.split(","):
         if name not in modules:

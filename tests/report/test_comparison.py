@@ -72,6 +72,16 @@ def test_losses_of_other_targets_are_said_to_be_incomparable(run, two):
     assert "cannot be compared by their height" in render_comparison([two[0], other])
 
 
+def test_losses_of_one_target_in_two_forms_are_incomparable_whatever_the_flags_say(run):
+    def learnt(form):
+        dataset = {**run.dataset, "form": form}
+        return NamedRun(form, dataclasses.replace(run, dataset=dataset))
+
+    per_atom, total = learnt("U0 (eV), per atom, standardised"), learnt("U0 (eV), standardised")
+    assert incomparable([per_atom, total]) == "the form in which the target is learnt differs"
+    assert incomparable([per_atom, per_atom]) == ""
+
+
 def test_errors_of_different_targets_get_panels_of_their_own(run, two):
     assert [panel.get_title() for panel in draw(two).axes] == [
         "Training loss, mean of each epoch",

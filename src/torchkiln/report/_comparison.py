@@ -81,15 +81,21 @@ def incomparable(runs: Sequence[NamedRun]) -> str:
     kinds = {flat_values(run.result.settings).get("bench.loss", "") for run in runs}
     if len(kinds) > 1:
         reasons.append(f"the kinds of loss differ ({', '.join(sorted(kinds))})")
-    if not reasons and any(
-        row.name.rpartition(".")[2] in _FORM for row in differing_settings(runs)
-    ):
+    if not reasons and _forms_differ(runs):
         reasons.append("the form in which the target is learnt differs")
     return " and ".join(reasons)
 
 
 # Settings that change what the loss is measured in.
 _FORM = ("use_qm9_energy", "use_standardized_energy", "references", "per_atom")
+
+
+def _forms_differ(runs: Sequence[NamedRun]) -> bool:
+    """Tell by what runs say of their form; those of earlier versions only have settings for it."""
+    forms = {str(run.result.dataset.get("form", "")) for run in runs}
+    if "" not in forms:
+        return len(forms) > 1
+    return any(row.name.rpartition(".")[2] in _FORM for row in differing_settings(runs))
 
 
 def _target(result: RunResult) -> str:

@@ -150,7 +150,8 @@ class RunResult:
     Args:
         status: How the run ended.
         settings: What was asked for, nested like the config file.
-        dataset: `name`, `target`, `unit`, `source`, and `sizes` (samples by split).
+        dataset: `name`, `target`, `unit`, `source`, `sizes` (samples by split), and `form` (what
+            was done to the target before it was learnt, in words).
         model: `name`, `parameters` (how many), and whatever else describes it.
         machine: Versions, processor, threads.
         compile_seconds: Seconds of compilation before the first step; None if nothing was compiled.

@@ -146,7 +146,7 @@ def _result(
     return RunResult(
         status=outcome.status,
         settings=dict(job.settings),
-        dataset={**facts, "sizes": facts["splits"]},
+        dataset={**facts, "sizes": facts["splits"], "form": str(job.dataset.transform)},
         model={
             **job.model_description,
             "parameters": sum(param.numel() for param in job.regression.parameters()),
