@@ -85,6 +85,7 @@ def test_the_table_has_predictions_references_and_errors(place, predict):
     assert f" #2 C 1 {atom:,.4f} \n" in out
     assert "2 molecules in" in out
     assert re.search(r"mean absolute error [\d,.]+ meV \([\d.]+ kcal/mol\) of 1 with a ref", out)
+    assert re.search(r"reference,\s+if\s+the\s+files\s+give\s+\w+\s+in\s+eV", out)
 
 
 def test_without_references_there_are_no_errors(place, predict):

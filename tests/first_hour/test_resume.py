@@ -249,8 +249,28 @@ def test_other_splits_of_the_same_sizes_are_noticed_where_nothing_is_fitted(benc
     assert "--splits two.json (the checkpoint has one.json)" in err
     store = CheckpointStore(tmp_path / "checkpoints/mine")
     tensors, facts = store.load()
-    del facts["identity"]["target_rms"]  # as earlier versions wrote it
+    del (
+        facts["identity"]["target_rms"],
+        facts["identity"]["positions_rms"],
+    )  # as in earlier versions
     store.save(tensors, facts)
+    assert bench(*again)[0] == 0
+
+
+def test_structures_that_were_edited_meanwhile_are_noticed(bench, tmp_path):
+    def write(bond):
+        atoms = f"O 0 0 0\nH 0 {bond} 0.6\nH 0 -{bond} 0.6\n"
+        frames = [f"3\nenergy={n}\n{atoms}" for n in range(20)]
+        (tmp_path / "water.extxyz").write_text("".join(frames))
+
+    write(0.7)
+    assert bench.start(*MODEL, "--root", "water.extxyz", "--target", "energy")[0] == 0
+    again = ("--resume", "--model_name", "mine", "--num_epochs", "3")
+    write(0.75)
+    code, err = bench(*again)
+    assert code == 1
+    assert "positions_rms" in err
+    write(0.7)
     assert bench(*again)[0] == 0
 
 

@@ -82,7 +82,16 @@ def _closing_line(predictions: Predictions, known: NDArray[np.bool_], seconds: f
         return line
     errors = np.abs(predictions.values - predictions.references)[known]
     of = "" if known.all() else f" of {int(known.sum()):,} with a reference"
-    return f"{line}; mean absolute error {format_error(float(errors.mean()), predictions.unit)}{of}"
+    mean = format_error(float(errors.mean()), predictions.unit)
+    return f"{line}; mean absolute error {mean}{of}{_taken_unit(predictions)}"
+
+
+def _taken_unit(predictions: Predictions) -> str:
+    """Say in which unit references are taken to be: files of people do not tell it."""
+    target, unit = predictions.target, predictions.unit
+    if not unit or predictions.molecules.units.get(target) == unit:
+        return ""
+    return f", if the files give {target} in {unit}"
 
 
 def write_output(predictions: Predictions, output: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchkiln.apps.schnet._job import TrainingJob
 from torchkiln.datasets import MoleculeSet
@@ -16,6 +17,8 @@ from torchkiln.training._saving import RunState
 # Of the largest number of a part. What was summed up on other processors differs by 1e-13 of it,
 # and numbers of other molecules by far more than this.
 _TOLERANCE = 1e-10
+# Parts that tell edited or other molecules of the same sizes from those that were trained on.
+_OF_THE_DATA = ("target_rms", "positions_rms")
 
 
 def identity_of(job: TrainingJob, state: RunState) -> dict[str, Any]:
@@ -31,6 +34,7 @@ def identity_of(job: TrainingJob, state: RunState) -> dict[str, Any]:
         "model": to_kept("model_arguments", dict(job.model_arguments)),
         **without_labels(facts),
         "target_rms": _target_rms(job.dataset),
+        "positions_rms": {"all": _rms(job.dataset.molecules.pos)},
         "optimizer": identify_optimizer(job.optimizer),
         "scheduler": None if state.schedule is None else state.schedule.identity(),
         "ema_decay": job.ema_decay,
@@ -53,9 +57,13 @@ def _target_rms(dataset: MoleculeSet) -> dict[str, float]:
     nothing about them is fitted. A run that goes on with those would train on its own test set.
     """
     return {
-        name: float(np.sqrt(np.square(dataset.values[indices]).mean())) if len(indices) else 0.0
+        name: _rms(dataset.values[indices]) if len(indices) else 0.0
         for name, indices in dataset.splits.items()
     }
+
+
+def _rms(values: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.square(values).mean()))
 
 
 def without_labels(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,13 +83,14 @@ def overlook_rounding(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict
     Least squares and means do so where a processor adds up in another order.
 
     Args:
-        before: What identifies the run that was saved; earlier versions kept no "target_rms".
+        before: What identifies the run that was saved. Earlier versions kept nothing of the targets
+            and positions themselves.
         now: What identifies the one that goes on.
     """
-    before = {"target_rms": now["target_rms"], **before}
+    before = {**{part: now[part] for part in _OF_THE_DATA}, **before}
     same = {
         part: now[part]
-        for part in ("transform", "target_rms")
+        for part in ("transform", *_OF_THE_DATA)
         if _is_same_but_for_rounding(before[part], now[part])
     }
     return {**before, **same}
