@@ -142,6 +142,15 @@ def test_runs_are_compared_in_tables_and_on_a_page(runs, capsys):
     assert (runs / "compare.html").is_file()
 
 
+def test_the_page_is_written_also_if_nobody_reads_the_tables_to_their_end(runs):
+    program = "import sys; from torchkiln.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "runs", "compare", "first", "second"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()  # as `| head` does
+        process.stderr.read()
+    assert "</html>" in (runs / "compare.html").read_text()
+
+
 def test_an_empty_folder_says_how_to_fill_it(tmp_path, capsys):
     code, out, _ = call(capsys, "list", "--output_dir", str(tmp_path))
     assert code == 0

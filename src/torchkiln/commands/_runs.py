@@ -133,6 +133,9 @@ def compare_runs(names: Sequence[str], output_dir: Path, output: Path | None) ->
     runs = [
         NamedRun(name, read_run(path)) for name, path in zip(_titles(paths), paths, strict=True)
     ]
+    page = output or output_dir / "compare.html"
+    # First: who reads the tables through a pipe may close it before their end.
+    _write_page(runs, page)
     columns = ["", *(run.name for run in runs)]
     settings = differing_settings(runs)
     if settings:
@@ -143,12 +146,14 @@ def compare_runs(names: Sequence[str], output_dir: Path, output: Path | None) ->
         print_table(title, columns, _lines(rows))
     if reason := incomparable(runs):
         sys.stdout.write(f"losses cannot be compared: {reason}\n")
-    # Here, not above: drawing loads matplotlib, which the tables do not need.
+    sys.stdout.write(f"page: {page}\n")
+
+
+def _write_page(runs: Sequence[NamedRun], page: Path) -> None:
+    # Here, not above: drawing loads matplotlib, which the other commands do not need.
     from torchkiln.report._comparison_page import render_comparison
 
-    page = output or output_dir / "compare.html"
     write_atomic(page, render_comparison(runs))
-    sys.stdout.write(f"page: {page}\n")
 
 
 def _lines(rows: Sequence[SideRow]) -> list[list[str]]:
