@@ -18,8 +18,9 @@ from torchkiln.checkpoints._generations import (
     read_generation,
     read_newest,
 )
+from torchkiln.commands._folders import folders_in
 from torchkiln.commands._tables import print_table, shown_time
-from torchkiln.core import CheckpointError, OptionsError
+from torchkiln.core import CheckpointError
 from torchkiln.report._results_file import to_plain
 from torchkiln.report._units import format_short_error
 
@@ -132,16 +133,8 @@ def find_models(checkpoint_dir: Path) -> list[StoredModel]:
     Raises:
         OptionsError: The folder cannot be read.
     """
-    try:
-        folders = [path for path in checkpoint_dir.iterdir() if path.is_dir()]
-    except FileNotFoundError:
-        folders = []
-    except OSError as error:
-        raise OptionsError(
-            f"{checkpoint_dir} cannot be read ({error}); choose another --checkpoint_dir"
-        ) from error
     found = []
-    for folder in folders:
+    for folder in folders_in(checkpoint_dir, "--checkpoint_dir"):
         for path in (folder, folder / _INNER):
             model = _look_at(folder.name, path)
             if model is not None:

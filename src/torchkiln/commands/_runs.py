@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchkiln.apps.cosmic._stored import is_cosmic, read_cosmic
+from torchkiln.commands._folders import folders_in
 from torchkiln.commands._tables import print_table, shown_time
 from torchkiln.core import OptionsError, StoreError, write_atomic
 from torchkiln.core._claims import is_claimed
@@ -174,14 +175,7 @@ def find_runs(output_dir: Path) -> list[StoredRun]:
     Raises:
         OptionsError: The folder cannot be read.
     """
-    try:
-        folders = [path for path in output_dir.iterdir() if path.is_dir()]
-    except FileNotFoundError:
-        folders = []
-    except OSError as error:
-        raise OptionsError(
-            f"{output_dir} cannot be read ({error}); choose another --output_dir"
-        ) from error
+    folders = folders_in(output_dir, "--output_dir")
     found = [run for path in folders if (run := _look_at(path)) is not None]
     return sorted(found, key=lambda run: (-run.time_s, run.path.name))
 
