@@ -179,7 +179,7 @@ def make_profile(
 
 
 def _make_call(index, phase, block, place, rows_per_call, rng, slower, training):
-    text, operator, work, intensity = _BODY[place]
+    _, operator, work, intensity = _BODY[place]
     us = 40.0 * work * rng.uniform(0.8, 1.2) * (slower if place == 0 else 1.0)
     if phase == "update":
         us = 25.0 * rng.uniform(0.8, 1.2)

@@ -1,0 +1,1 @@
+"""What is made of a graph profile: page, time line, terminal, comparison. No torch here."""
