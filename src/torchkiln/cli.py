@@ -215,6 +215,46 @@ def predict(
     )
 
 
+def profile_show(
+    path: Path | None = None,
+    by: Literal["line", "module", "operator", "phase", "parameter", "call"] | None = None,
+    top: int = 15,
+) -> None:
+    """Print where the time and the memory of a step go.
+
+    For example: torchkiln profile show profiles/training --by line --top 30
+
+    Args:
+        path: What to show, which may stand alone, without --path: profile.json, its folder, or a
+            folder that holds the folders of several programs.
+        by: Show one table only: times by line, module, operator, phase, parameter or call; default:
+            a summary of all.
+        top: How many rows a table shows at most.
+    """
+    from torchkiln.commands._graph_profile import show_graph_profile
+
+    show_graph_profile(path, by, top)
+
+
+def profile_diff(
+    paths: list[Path] = [],  # noqa: B006 - read by the command line, never changed
+    by: Literal["row", "line", "module", "operator", "phase", "parameter"] = "row",
+    top: int = 20,
+) -> None:
+    """Compare two profiles row by row; the differences add up to that of the step times.
+
+    For example: torchkiln profile diff before/training after/training --by line
+
+    Args:
+        paths: The two profiles, which may stand alone, without --paths: files or folders.
+        by: What times are summed by; row: phase, module, line, operator and parameter.
+        top: How many rows a table shows at most; the others are summed in one.
+    """
+    from torchkiln.commands._graph_profile import diff_graph_profiles
+
+    diff_graph_profiles(paths, by, top)
+
+
 def runs_list(output_dir: Path = Path("runs"), json: bool = False) -> None:
     """List the runs in a folder, newest first.
 
@@ -300,6 +340,11 @@ _COMMANDS = {
     "models": {"_help": "List trained models", "list": models_list},
     "plan": plan,
     "predict": predict,
+    "profile": {
+        "_help": "Show and compare profiles: where the time and the memory of a step go",
+        "show": profile_show,
+        "diff": profile_diff,
+    },
     "runs": {
         "_help": "List, show and compare runs",
         "list": runs_list,
@@ -314,6 +359,8 @@ _WORDS_FOR = {
     "torchkiln completion": "shell",
     "torchkiln fit": "program",
     "torchkiln predict": "files",
+    "torchkiln profile diff": "paths",
+    "torchkiln profile show": "path",
     "torchkiln runs compare": "names",
     "torchkiln runs show": "name",
 }

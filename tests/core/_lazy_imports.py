@@ -21,7 +21,8 @@ LAZY = {
             torchkiln.apps._command_line torchkiln.apps.cosmic torchkiln.apps.schnet
             torchkiln.apps.steps
             torchkiln.commands._cache torchkiln.commands._completion torchkiln.commands._dispatch
-            torchkiln.commands._doctor torchkiln.commands._fit torchkiln.commands._models
+            torchkiln.commands._doctor torchkiln.commands._fit
+            torchkiln.commands._graph_profile torchkiln.commands._models
             torchkiln.commands._plan torchkiln.commands._predict torchkiln.commands._runs
             torchkiln.core
         """,

@@ -30,7 +30,7 @@ ALLOWED = {
     "models": {"core", "ops"},
     "drawing": {"core"},
     "datasets": {"core", "packing", "graphs", "data", "drawing", "torch_internals"},
-    "profiling": {"core"},
+    "profiling": {"core", "runtime", "report", "torch_internals", "ops", "data"},
 }
 # Applications on top: they may use everything but each other's callers.
 EVERYTHING = set(ALLOWED)
@@ -232,6 +232,17 @@ def test_parts_without_torch(part):
     for path in folder.rglob("*.py"):
         heavy = {name.split(".")[0] for name in imported(path)} & {"torch", "torch_geometric"}
         assert not heavy, f"{path} imports {heavy}"
+
+
+def test_what_is_made_of_a_profile_needs_no_torch():
+    folder = SOURCE / "torchkiln" / "profiling"
+    light = [folder / "graph/_values.py", folder / "graph/_file.py", *folder.glob("views/*.py")]
+    assert len(light) > 10
+    for path in light:
+        used = imported(path)
+        assert not {name.split(".")[0] for name in used} & {"torch", "torch_geometric"}, path
+        parts = {name.split(".")[1] for name in used if name.startswith("torchkiln.")}
+        assert parts <= {"core", "report", "profiling"}, path
 
 
 def loads_torch(statement: str) -> bool:

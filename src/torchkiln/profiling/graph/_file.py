@@ -1,4 +1,4 @@
-"""`profile.json`: a `GraphProfile` on disk, sealed by a checksum. docs/profile_format.md describes it."""
+"""`profile.json`: a `GraphProfile` on disk, sealed. docs/profile_format.md describes it."""
 
 from __future__ import annotations
 
@@ -163,9 +163,12 @@ def _check_places(profile: GraphProfile) -> None:
     if any(call.index != place for place, call in enumerate(profile.calls)):
         raise ValueError("calls are not numbered in their order")
     blocks = profile.liveness.blocks if profile.liveness is not None else ()
-    for one in (*profile.rows, *blocks):
-        if one.line is not None and not 0 <= one.line < len(profile.lines):
-            raise ValueError(f"line {one.line} is named, there are {len(profile.lines)}")
+    for line in (*(row.line for row in profile.rows), *(block.line for block in blocks)):
+        if line is not None and not 0 <= line < len(profile.lines):
+            raise ValueError(f"line {line} is named, there are {len(profile.lines)}")
     for row in profile.rows:
         if not 0 <= row.call < len(profile.calls):
             raise ValueError(f"call {row.call} is named, there are {len(profile.calls)}")
+    for block in blocks:
+        if not 0 <= block.born <= block.last:
+            raise ValueError(f"a block lives from call {block.born} to call {block.last}")

@@ -111,6 +111,7 @@ def _pieces(profile: GraphProfile) -> Iterator[_Piece]:
     """Yield what the step consists of, in order."""
     whole = Level(f"one step of {profile.name}", "step")
     times = profile.times
+    path: tuple[Level, ...]
     executable = (whole, Level("executable" if times is not None else NOT_RUN, "executable"))
     if times is not None:
         for name, us in (
