@@ -114,7 +114,9 @@ LAZY = {
     "torchkiln.graphs.store._texts": {_NUMBA: "torchkiln.graphs.store._store_kernels"},
     "torchkiln.packing._algorithms": {_NUMBA: "torchkiln.packing._streaming_kernels"},
     "torchkiln.packing._histogram": {_NUMBA: "torchkiln.packing._histogram_kernels"},
-    "torchkiln.runtime._program": {_TRACING: "torchkiln.runtime.memory._prediction"},
+    "torchkiln.runtime._program": {
+        _TRACING: "torchkiln.runtime._inspection torchkiln.runtime.memory._prediction",
+    },
     "torchkiln.runtime.compile._builder": {_TRACING: "torchkiln.runtime.compile._tracing"},
     "torchkiln.runtime.compile._helpers": {_BAR: "torchkiln.runtime.compile._progress"},
 }

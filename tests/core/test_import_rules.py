@@ -54,7 +54,16 @@ ROOMS = {
         ("execute",),
         ("compile",),
         ("memory",),
-        ("_arguments", "_hooks", "_program", "_loading", "__init__"),
+        (
+            "_arguments",
+            "_hooks",
+            "_watching",
+            "_inspection",
+            "_program",
+            "_models",
+            "_loading",
+            "__init__",
+        ),
     ),
 }
 

@@ -37,6 +37,7 @@ FULL = {
     "random_seed": 5,
     "check_finite": True,
     "show_progress": False,
+    "profile_dir": Path("/somewhere/profile"),
     "num_processes": 3,
     "process_id": 2,
     "recompute": ("encoder", "decoder"),

@@ -7,15 +7,15 @@ import torch
 from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import IndentedBuffer
 
-from torchkiln.torch_internals._inductor_plan import line_context, plan_lines, plans_given_to
+from torchkiln.torch_internals._inductor_plan import plan_lines, plans_given_to
 
 FIELDS = {
     "AllocateLine": {"node"},
     "FreeLine": {"node"},
     "FreeIfNotReusedLine": {"node", "is_reused"},
     "ReuseLine": {"node", "reused_as"},
-    "KernelCallLine": {"call_args"},
     "MultiOutputLine": {"result_name"},
     "ExternKernelAllocLine": {"node"},
     "ExternKernelOutLine": {"node"},
@@ -30,10 +30,6 @@ def test_the_kinds_of_lines_and_what_they_tell(kind):
     assert fields >= FIELDS[kind]
 
 
-def test_a_line_names_the_node_that_it_comes_from():
-    assert "context" in line_context()._fields
-
-
 def test_plans_are_read_when_their_passes_are_done(monkeypatch):
     order = []
 
@@ -41,10 +37,17 @@ def test_plans_are_read_when_their_passes_are_done(monkeypatch):
         wrapper.lines.append("last")
 
     monkeypatch.setattr(PythonWrapperCodegen, "run_wrapper_ir_passes", passes)
-    wrapper = type("Wrapper", (), {"lines": ["first"]})()
-    with plans_given_to(order.extend):
+
+    def read(lines):
+        order.extend(lines)
+        return "code"
+
+    header = IndentedBuffer()
+    wrapper = type("Wrapper", (), {"lines": ["first"], "header": header})()
+    with plans_given_to(read):
         PythonWrapperCodegen.run_wrapper_ir_passes(wrapper, False)
     assert order == ["first", "last"]
+    assert "code" in header.getvalue()
 
 
 @pytest.mark.parametrize("name", ["try_get_buffer", "get_allocation_storage_size"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import importlib
 import sys
+from typing import Any
 
 
 class Extends(enum.Enum):
@@ -36,3 +37,17 @@ def load_extensions(what: Extends) -> None:
         importlib.import_module(waiting[library])
         # Only now: an import that failed is tried, and fails, again.
         waiting.pop(library, None)
+
+
+# What a lower room offers under a name of its own, although a higher room does it: a method of a
+# class that users hold. By the name: our module, and what it calls it.
+PROVIDED = {
+    "profile": ("torchkiln.profiling.graph._profile", "profile_program"),
+    "profile automatically": ("torchkiln.profiling.graph._automatic", "watch_program"),
+}
+
+
+def provided(name: str) -> Any:
+    """Return what a higher room provides under this name."""
+    module, attribute = PROVIDED[name]
+    return getattr(importlib.import_module(module), attribute)

@@ -107,6 +107,8 @@ class Options:
         random_seed: Seeds torch's generator when a program is built.
         check_finite: Raise `NonFiniteError` when a loss or output is NaN or infinite.
         show_progress: Draw the "Graph compilation" progress bar.
+        profile_dir: Write a report of where time and memory go, made from some of the first calls,
+            into a folder of the program's name in this one; None: no report.
         num_processes: Processes that share one dataset (data partition only).
         process_id: This process' rank among them.
         anchors: Internal tensors to keep after each call, by name.
@@ -131,6 +133,7 @@ class Options:
     random_seed: int | None = None
     check_finite: bool = False
     show_progress: bool = True
+    profile_dir: Path | None = None
     num_processes: int = 1
     process_id: int = 0
     anchors: Mapping[str, Anchor] = dataclasses.field(default_factory=dict)
@@ -142,10 +145,12 @@ class Options:
             if value is not None or name != "precision":
                 object.__setattr__(self, name, to_choice(kind, value, name))
         object.__setattr__(self, "recompute", _to_recompute(self.recompute))
-        if self.cache_dir is not None:
-            if not isinstance(self.cache_dir, str | os.PathLike):
-                raise OptionsError(f"cache_dir must be a path or None, got {shown(self.cache_dir)}")
-            object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
+        for name in ("cache_dir", "profile_dir"):
+            path = getattr(self, name)
+            if path is not None:
+                if not isinstance(path, str | os.PathLike):
+                    raise OptionsError(f"{name} must be a path or None, got {shown(path)}")
+                object.__setattr__(self, name, Path(path).expanduser())
         object.__setattr__(self, "trusted_dirs", _to_folders(self.trusted_dirs))
         if self.device is not None and not isinstance(self.device, str):
             raise OptionsError(

@@ -49,16 +49,16 @@ def print_memory_report(report: MemoryReport, limit_bytes: int) -> bool:
         console.print(f"Recomputed: {names}", highlight=False)
     share = report.total_bytes / max(limit_bytes, 1)
     if share <= _COMFORTABLE:
-        console.print(f"It fits: {share:.0%} of {_size(limit_bytes)}.", style="green")
+        console.print(f"It fits: {share:.0%} of {describe_size(limit_bytes)}.", style="green")
         return True
     if share <= 1:
-        console.print(f"It just fits: {share:.0%} of {_size(limit_bytes)}.", style="yellow")
+        console.print(f"It just fits: {share:.0%} of {describe_size(limit_bytes)}.", style="yellow")
     else:
-        needed, there = _size(report.total_bytes), _size(limit_bytes)
+        needed, there = describe_size(report.total_bytes), describe_size(limit_bytes)
         console.print(f"It does not fit: {needed} are needed, there are {there}.", style="red")
     console.print("What helps, with the total to expect:")
     for remedy, expected in remedies(report, limit_bytes):
-        console.print(f"  {_size(expected):>10}  {remedy}", highlight=False)
+        console.print(f"  {describe_size(expected):>10}  {remedy}", highlight=False)
     return share <= 1
 
 
@@ -125,5 +125,6 @@ def _mb(size_bytes: float) -> str:
     return f"{size_bytes / 2**20:,.1f}"
 
 
-def _size(size_bytes: float) -> str:
+def describe_size(size_bytes: float) -> str:
+    """Return a size as people say it."""
     return f"{size_bytes / 2**30:,.2f} GB" if size_bytes >= 2**30 else f"{_mb(size_bytes)} MB"

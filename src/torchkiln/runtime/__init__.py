@@ -3,7 +3,8 @@
 from torchkiln.data import register_container
 from torchkiln.runtime._hooks import add_compile_hook
 from torchkiln.runtime._loading import load_program as load
-from torchkiln.runtime._program import Program, inference_model, training_model
+from torchkiln.runtime._models import inference_model, training_model
+from torchkiln.runtime._program import Program
 from torchkiln.runtime.capture._losses import identity_loss
 from torchkiln.runtime.capture._step import is_inside_program
 from torchkiln.runtime.memory._report import MemoryReport

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +21,12 @@ from torchkiln.core import (
     span,
     warn_user,
 )
+from torchkiln.core._extensions import provided
 from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.data import rebuild
 from torchkiln.runtime._arguments import move_module, require_module, resolve_options
 from torchkiln.runtime._hooks import compile_hooks
+from torchkiln.runtime._watching import CallWatcher
 from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
 from torchkiln.runtime.call._inputs import InputPreparation
 from torchkiln.runtime.call._metadata import ProgramMetadata
@@ -44,42 +48,10 @@ from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._binding import OptimizerBinding
 from torchkiln.torch_internals._tensors import version_of
 
+if TYPE_CHECKING:
+    from torchkiln.runtime._inspection import ProgramView
+
 _build_lock = threading.RLock()
-
-
-@short_tracebacks()
-def training_model(
-    module: nn.Module,
-    options: Options | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-    *,
-    name: str = "training step",
-) -> Program:
-    """Return a program that runs forward, loss, backward and update of `module` in one call.
-
-    Forward computes the loss and returns it (alone, or anywhere in its outputs). The first call
-    compiles for the shapes it gets. Weights live in `module` and optimiser state in `optimizer`
-    (default: SGD, lr 0.01), always current. `name` stands beside the bar while it is compiled.
-    """
-    require_module(module)
-    if optimizer is None:
-        if next(module.parameters(), None) is None:
-            raise OptimizerError(
-                f"{type(module).__name__} has no parameters to train; use inference_model"
-            )
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    return Program(module, options or Options(), optimizer, training=True, name=name)
-
-
-@short_tracebacks()
-def inference_model(
-    module: nn.Module, options: Options | None = None, *, name: str = "inference"
-) -> Program:
-    """Return a program that runs forward of `module`; weights are shared, never copied.
-
-    `name` stands beside the bar while it is compiled.
-    """
-    return Program(module, options or Options(), None, training=False, name=name)
 
 
 class Program:
@@ -114,6 +86,9 @@ class Program:
         self._compilation_time_s = 0.0
         self._inputs = InputPreparation()
         self._workspace: ScratchDirectory | None = None
+        self._watcher: CallWatcher | None = None
+        # Seconds inside calls that went into reports and not into steps.
+        self.seconds_aside = 0.0
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -167,6 +142,8 @@ class Program:
             self._build(step, micro_batch)
             self._compilation_time_s = time.perf_counter() - start
         self._review(step, tensors)
+        if self.options.profile_dir is not None and self._watcher is None:
+            self._watcher = provided("profile automatically")(self, args, kwargs)
         return tensors
 
     def _begin(
@@ -234,6 +211,54 @@ class Program:
             step, tensors, micro_batch = self._begin(args, kwargs)
             return report_memory(step, tensors, micro_batch, self._arrange(step))
 
+    @short_tracebacks()
+    def view(self, *args: Any, **kwargs: Any) -> ProgramView:
+        """Return what calls with arguments like these do, call by call, and what is known of each.
+
+        Nothing is compiled or run, and the program stays as it is. A program that is compiled tells
+        its own plan; of another one Inductor is asked, which takes seconds to a minute.
+        """
+        from torchkiln.runtime._inspection import view_program
+
+        with _build_lock, compile_hooks(), torch.inference_mode(False):
+            step, tensors, micro_batch = self._begin(args, kwargs)
+            return view_program(step, tensors, micro_batch, self._arrange(step), self._built)
+
+    @short_tracebacks()
+    def profile(self, *args: Any, **kwargs: Any) -> Any:
+        """Run some steps on these arguments, and return where their time and memory goes.
+
+        Weights, optimiser state and random numbers are as before when it returns. The result is a
+        `torchkiln.profiling.GraphProfile`, which `torchkiln.profiling.write_report` turns into a
+        page. A program that is not compiled yet is compiled first.
+        """
+        return provided("profile")(self, args, kwargs)
+
+    @contextlib.contextmanager
+    def watched(self, watcher: CallWatcher) -> Iterator[None]:
+        """Let `watcher` make the calls of the program meanwhile."""
+        before, self._watcher = self._watcher, watcher
+        try:
+            yield
+        finally:
+            self._watcher = before
+
+    def stop_watching(self) -> None:
+        """Let nobody watch the calls any longer."""
+        self._watcher = None
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the executable."""
+        self._require_compiled()
+        assert self._executor is not None
+        return self._executor
+
+    @property
+    def built(self) -> Built:
+        """What the build gave, and how long its phases took."""
+        return self._require_compiled()
+
     def state_dtypes(self) -> dict[str, str]:
         """Return the dtypes of the optimiser state and gradient sums that the executable takes."""
         self._require_compiled()
@@ -258,6 +283,9 @@ class Program:
 
     def destroy(self) -> None:
         """Drop the executable; weights and optimiser state stay. A later call compiles again."""
+        if self._watcher is not None:
+            watcher, self._watcher = self._watcher, None
+            watcher.finish()
         self._built = self._signature = self._executor = None
         if self._optimizer is not None:
             self._optimizer.release()
@@ -274,9 +302,17 @@ class Program:
             # State that is made here is used outside as well: ordinary tensors only.
             with torch.inference_mode(False):
                 return self(*args, **kwargs)
-        if self._signature is None:
-            tensors = self._compile(args, kwargs)
-        else:
+        tensors = self._compile(args, kwargs) if self._signature is None else None
+        if self._watcher is not None:
+            return self._watcher.call(self, lambda: self._run(args, kwargs, tensors))
+        return self._run(args, kwargs, tensors)
+
+    def _run(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor] | None
+    ) -> Any:
+        """Run a call; `tensors` are its arguments if they are prepared already."""
+        assert self._signature is not None
+        if tensors is None:
             tensors = self._prepare(self._signature.accept(args, kwargs))
         executor = self._executor
         assert executor is not None

@@ -44,3 +44,31 @@ def set_mkldnn_enabled(enabled: bool) -> None:
     for: recurrent layers are recorded without oneDNN's kernel, which AOTInductor cannot call.
     """
     torch._C._set_mkldnn_enabled(enabled)
+
+
+def last_sequence_number() -> int:
+    """Return the number of the operation that autograd recorded last in this thread.
+
+    torch: autograd counts what it records, and gives its count to the backward function
+        (`_sequence_nr`); the count is taken before the operator itself runs.
+    for: an operation of backward is put down to the line of forward that it differentiates.
+    """
+    return torch._C._autograd._get_sequence_nr() - 1
+
+
+def backward_functions(outputs: Any) -> dict[Any, int]:
+    """Return the backward functions behind one tensor or several, each with its number.
+
+    torch: `grad_fn.next_functions` leads from a function to those of its inputs; `_sequence_nr` is
+        the number of the operation in forward.
+    for: as above.
+    """
+    tensors = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+    waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    found: dict[Any, None] = dict.fromkeys(waiting)
+    while waiting:
+        for function, _ in waiting.pop().next_functions:
+            if function is not None and function not in found:
+                found[function] = None
+                waiting.append(function)
+    return {function: function._sequence_nr() for function in found}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -22,6 +24,25 @@ def record_graph(
     for: the step is written once, and native code is generated from its recording.
     """
     return make_fx(function, decomposition_table=decompositions)(*inputs)
+
+
+@contextlib.contextmanager
+def nodes_given_to(note: Callable[[fx.Node], None]) -> Iterator[None]:
+    """Call `note` with every node right after it was recorded.
+
+    torch: all tracers make their nodes by `TracerBase.create_node`, which copies what
+        `fx.traceback.annotate` says into `meta["custom"]`.
+    for: a node knows the line of the model that is running.
+    """
+    original = fx.proxy.TracerBase.create_node
+
+    def create(tracer: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        node = original(tracer, *args, **kwargs)
+        note(node)
+        return node
+
+    with mock.patch.object(fx.proxy.TracerBase, "create_node", create):
+        yield
 
 
 def tensors_in(value: Any) -> list[Tensor]:

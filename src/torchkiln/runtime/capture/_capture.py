@@ -21,7 +21,7 @@ from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._dynamic import explain
 from torchkiln.runtime.capture._entries import Entries, EntryResult
 from torchkiln.runtime.capture._replay import replayed_checkpoints
-from torchkiln.runtime.capture._step import StepFunction
+from torchkiln.runtime.capture._step import BACKWARD_CODE, FORWARD_CODE, StepFunction
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._tables import empty_tables
 from torchkiln.runtime.passes._aggregation import aggregate_natively, natives_of_aggregations
@@ -136,7 +136,7 @@ def capture(
         step: What is recorded.
         batch: With the shapes of its inputs.
         arrangement: Of the parameters that are updated; None: inference.
-        with_origins: Let nodes know the module and the phase that recorded them
+        with_origins: Let nodes know the module, the line and the phase that recorded them
             (`passes/_origins.py`).
         prepare: Called with the names of the native helpers that the graphs will need, before a
             pass asks for one of them. None: each is built when it is asked for.
@@ -150,7 +150,11 @@ def capture(
     versions = [version_of(tensor) for tensor in [*tensors, *fake_batch]]
     # What is recomputed must be told from what is computed first when code is generated.
     noted = with_origins or bool(step.recompute)
-    origins = recorded_origins(step.binding.module) if noted else contextlib.nullcontext()
+    origins = (
+        recorded_origins(step.binding.module, FORWARD_CODE, BACKWARD_CODE)
+        if noted
+        else contextlib.nullcontext()
+    )
     with _static_rules(step.binding.module), mode, _explained(), origins:
         recorded = _record_step(step, tensors, fake_batch, arrangement)
     written = [

@@ -23,6 +23,7 @@ from torchkiln.data._structure import Node
 from torchkiln.runtime.capture._step import StepFunction, apply_update
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
+from torchkiln.runtime.passes._origins import updating
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,9 +79,10 @@ class Entries:
         own, sums, (scalars,), batch = _split(flat, sizes)
         result, grads = self._gradients(own, batch, scalars)
         with torch.no_grad():
-            for total, grad in zip(sums, grads, strict=True):
+            for name, total, grad in zip(self._arranged.names, sums, grads, strict=True):
                 if grad is not None:
-                    total.add_(self._share(grad) if total.dtype in HALVES else grad)
+                    with updating(name):
+                        total.add_(self._share(grad) if total.dtype in HALVES else grad)
         return result
 
     def _share(self, grad: Tensor) -> Tensor:
@@ -96,8 +98,9 @@ class Entries:
         grads = [total if m in reached else None for m, total in enumerate(sums)]
         self._apply(params, grads, state, tables)
         with torch.no_grad():
-            for total in sums:
-                total.zero_()
+            for name, total in zip(self._arranged.names, sums, strict=True):
+                with updating(name):
+                    total.zero_()
         return EntryResult([])
 
     def _gradients(

@@ -23,6 +23,7 @@ from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._losses import LossRecorder, find_loss
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
+from torchkiln.runtime.passes._origins import updating
 from torchkiln.runtime.recompute._choice import Survey, surveyed
 from torchkiln.runtime.recompute._modules import recomputed
 from torchkiln.torch_internals._fake_tensors import FakeTensor
@@ -232,20 +233,24 @@ def apply_update(
     *hyper, global_scalars = tables
     recipe = arrangement.recipe
     grads = {member: grad for member, grad in enumerate(gradients) if grad is not None}
+
+    def change(function: Callable[[Tensor], Tensor]) -> None:
+        for member, grad in grads.items():
+            with updating(arrangement.names[member]):
+                grads[member] = function(grad)
+
     with torch.no_grad():
         count = options.micro_batches_per_update
         if options.reduction is Reduction.MEAN and count > 1:
             # Sums in half precision are means already, see `Entries.accumulate`.
-            grads = {
-                member: grad if grad.dtype in HALVES else grad * (1.0 / count)
-                for member, grad in grads.items()
-            }
-        grads = {member: widened(grad) for member, grad in grads.items()}
+            change(lambda grad: grad if grad.dtype in HALVES else grad * (1.0 / count))
+        change(widened)
         if recipe.scales_loss:
             inverse = global_scalars[2]
-            grads = {member: grad * inverse.to(grad.dtype) for member, grad in grads.items()}
+            change(lambda grad: grad * inverse.to(grad.dtype))
         if recipe.clips:
-            grads = _clip(grads, global_scalars[0])
+            factor = _clip_factor(grads, global_scalars[0])
+            change(lambda grad: grad * factor.to(grad.dtype))
         dtypes = arrangement.dtypes()
         position = dict.fromkeys(dtypes, 0)
         for row in arrangement.rows:
@@ -256,15 +261,15 @@ def apply_update(
             used = scalars[: rule.num_hyper]
             for member in row.members:
                 if member in grads:
-                    rule.update(params[member], grads[member], state[member], used)
+                    with updating(arrangement.names[member]):
+                        rule.update(params[member], grads[member], state[member], used)
 
 
-def _clip(grads: dict[int, Tensor], limit: Tensor) -> dict[int, Tensor]:
-    """Scale gradients so that their joint norm is at most `limit`, as `clip_grad_norm_` does."""
+def _clip_factor(grads: dict[int, Tensor], limit: Tensor) -> Tensor:
+    """Return what makes the joint norm of gradients at most `limit`, as `clip_grad_norm_` does."""
     norms = [torch.linalg.vector_norm(grad.to(limit.dtype)) for grad in grads.values()]
     total = torch.linalg.vector_norm(torch.stack(norms))
-    factor = torch.clamp(limit / (total + 1e-6), max=1.0)
-    return {member: grad * factor.to(grad.dtype) for member, grad in grads.items()}
+    return torch.clamp(limit / (total + 1e-6), max=1.0)
 
 
 def _refuse_opaque(node: Node) -> None:
@@ -302,3 +307,9 @@ def _own(outputs: list[Tensor], foreign: list[Tensor]) -> list[Tensor]:
 
 def _storage(tensor: Tensor) -> int:
     return storage_key(tensor)
+
+
+# The functions that call the module's forward, and that run backward: what runs inside them is the
+# user's model.
+FORWARD_CODE = StepFunction._run_forward.__code__
+BACKWARD_CODE = StepFunction.gradients.__code__

@@ -101,6 +101,7 @@ _NOT_IN_KEY = {
     "trusted_dirs": "says which are run",
     "check_finite": "results are looked at after the step",
     "show_progress": "is drawn while a program is built",
+    "profile_dir": "clocks are read in every executable; it says where a report goes",
     "random_seed": "seeds the generator, which is read when the program runs",
     "output_mode": "outputs are chosen by the loop around the executable",
     "output_period": "outputs are chosen by the loop around the executable",

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ from torchkiln.core._room import free_bytes, is_full_disk, megabytes
 from torchkiln.runtime.capture._capture import Captured, Entry, without_fused_recurrence
 from torchkiln.runtime.compile._inductor_workspace import VARIABLE as WORKSPACE_VARIABLE
 from torchkiln.runtime.compile._inductor_workspace import inductor_workspace, private_workspace
+from torchkiln.runtime.compile._marks import mark_calls
 from torchkiln.runtime.compile._progress import CompileProgress
 from torchkiln.runtime.passes._biases import add_biases_after_products
 from torchkiln.runtime.passes._layouts import move_to_channels_last
+from torchkiln.runtime.passes._numbers import number_nodes
 from torchkiln.runtime.recompute._fusion import phases_apart
 from torchkiln.torch_internals._fake_tensors import fake_mode_with_sizes
 from torchkiln.torch_internals._inductor import compile_graph, write_package
@@ -31,6 +33,7 @@ from torchkiln.torch_internals._inductor_patches import (
     biases_stay_apart,
     concatenated_in_memory_of_their_own,
 )
+from torchkiln.torch_internals._inductor_plan import plans_given_to
 
 aten = torch.ops.aten
 
@@ -69,9 +72,23 @@ def build_package(
         ) from error
 
 
-def compile_entry(entry: Entry, module: nn.Module, recomputes: bool) -> Any:
-    """Compile one entry and return its files; its graph is used up."""
+def compile_entry(
+    entry: Entry,
+    module: nn.Module,
+    recomputes: bool,
+    read: Callable[[list[Any], str], str] = mark_calls,
+) -> Any:
+    """Compile one entry and return its files; its graph is used up.
+
+    Args:
+        entry: What to compile.
+        module: That it comes from.
+        recomputes: Whether backward repeats parts of forward.
+        read: Called with the lines of Inductor's plan and the digest of the entry's graph; returns
+            C++ code that they need.
+    """
     options = _options(entry.graph)
+    digest = number_nodes(entry.graph)
     graph, inputs = _prepare(entry)
     apart = phases_apart() if recomputes else contextlib.nullcontext()
     with (
@@ -81,6 +98,7 @@ def compile_entry(entry: Entry, module: nn.Module, recomputes: bool) -> Any:
         concatenated_in_memory_of_their_own(),
         biases_stay_apart(),
         private_workspace(),
+        plans_given_to(lambda lines: read(lines, digest)),
         apart,
     ):
         return compile_graph(graph, inputs, options)

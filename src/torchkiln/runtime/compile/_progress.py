@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -35,7 +36,10 @@ class CompileProgress:
         is_narrow = shutil.get_terminal_size().columns < _NARROW_COLUMNS
         self._bar = ClockBar(100, "Compiling" if is_narrow else "Graph compilation", show=show)
         self._name = name
-        self._phase = "capture"
+        self._phase = ""
+        # How long each phase took so far.
+        self.seconds: dict[str, float] = {}
+        self._entered_s = 0.0
         self._span: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         # Where the entries begin, and where the present one begins and ends.
         self._base = float(_ENDS["capture"])
@@ -51,7 +55,7 @@ class CompileProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._span.__exit__(None, None, None)
+        self._leave()
         if kind is None:
             self._bar.say(self._name)
             self._bar.advance_to(100)
@@ -64,13 +68,20 @@ class CompileProgress:
 
     def enter(self, phase: str) -> None:
         """Begin a phase; the one before is done."""
-        self._span.__exit__(None, None, None)
+        self._leave()
         self._phase = phase
         self._span = span("compile", phase)
         self._span.__enter__()
         self._bar.say(f"{self._name}: {phase}")
         if phase == "packaging":
             self._bar.advance_to(_ENDS["C++ compilation"])
+
+    def _leave(self) -> None:
+        self._span.__exit__(None, None, None)
+        now = time.perf_counter()
+        if self._phase:
+            self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._entered_s
+        self._entered_s = now
 
     def build_helpers(self, names: set[str]) -> None:
         """Build the native helpers among `names` that are missing, and load all."""

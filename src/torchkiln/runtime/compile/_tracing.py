@@ -54,7 +54,7 @@ def build_graph(step: StepFunction, batch: list[Tensor], arrangement: Arrangemen
         captured = capture(step, batch, arrangement, prepare=progress.build_helpers)
     graphs = {name: entry.graph for name, entry in captured.entries.items()}
     metadata = captured.metadata()
-    return Built(GraphExecutable(graphs), metadata, compiled=1, captured=1)
+    return Built(GraphExecutable(graphs), metadata, compiled=1, captured=1, phases=progress.seconds)
 
 
 def build_native(
@@ -69,7 +69,7 @@ def build_native(
         build_package(captured, path, step.binding.module, progress)
     metadata = captured.metadata()
     executable = NativeExecutable(path, device, metadata.entries)
-    return Built(executable, metadata, path, compiled=1, captured=1)
+    return Built(executable, metadata, path, compiled=1, captured=1, phases=progress.seconds)
 
 
 def build_through_cache(
@@ -98,7 +98,7 @@ def build_through_cache(
     if key is not None and plain is not None:
         with contextlib.suppress(OSError):  # the next start traces once more
             cache.remember(key, {"graph": digest, "program": plain})
-    return Built(executable, metadata, package, compiled, captured=1)
+    return Built(executable, metadata, package, compiled, captured=1, phases=progress.seconds)
 
 
 def _keep(cache: ExecutableCache, digest: str, package: Path, description: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchkiln.runtime.call._metadata import ProgramMetadata
@@ -20,3 +20,5 @@ class Built:
     # How many compilations and captures it took: none if a cache had it.
     compiled: int = 0
     captured: int = 0
+    # Seconds of each phase of a build.
+    phases: dict[str, float] = field(default_factory=dict)

@@ -21,12 +21,13 @@ from torchkiln.core import ExecutableError, ScratchDirectory
 from torchkiln.core._room import free_bytes, is_full_disk, megabytes
 from torchkiln.data._structure import Node
 from torchkiln.runtime.capture._entries import Entries, EntryResult
+from torchkiln.runtime.execute._clocked import ClockedGraph, ClockedNative, ClockedRun, Run
 from torchkiln.runtime.execute._forks import survive_forks
 from torchkiln.runtime.execute._heap import keep_freed_memory_if_small
+from torchkiln.runtime.execute._marks import Marks, find_libraries
 from torchkiln.torch_internals._autograd import below_autograd
 from torchkiln.torch_internals._inductor import load_package
 
-Run = Callable[[list[Tensor]], list[Tensor]]
 # The environment belongs to all threads.
 _environment_lock = threading.Lock()
 
@@ -37,6 +38,17 @@ class Executable(abc.ABC):
     @abc.abstractmethod
     def entry(self, name: str) -> Run:
         """Return the function of one entry point."""
+
+    def clocked(self, name: str) -> ClockedRun:
+        """Return an entry point that tells how long each of its calls takes.
+
+        Raises:
+            ExecutableError: That cannot be told.
+        """
+        raise ExecutableError(
+            "this program runs as plain Python, so its calls cannot be timed one by one; profile "
+            "it with backend='inductor' or backend='capture'"
+        )
 
     @property
     def writes_constants(self) -> bool:
@@ -72,6 +84,7 @@ class NativeExecutable(Executable):
         with _temporary_files_in(self._unpacked.path):
             # Loaded at once: the file need not stay after this.
             self._loaders = {name: _load(path, name, index) for name in entries}
+        self.marks = _find_marks(self._unpacked.path, entries) if device.type == "cpu" else {}
         if device.type == "cpu":
             self._unpacked.remove()  # the system keeps what is loaded
 
@@ -88,6 +101,25 @@ class NativeExecutable(Executable):
             return outputs
 
         return run
+
+    def clocked(self, name: str) -> ClockedRun:
+        if name not in self.marks:
+            raise ExecutableError(
+                "this executable has no clock reads: it was made by an earlier version of "
+                "Torchkiln, or runs on a GPU, where torch.profiler tells the time of each kernel; "
+                "call destroy() on the program to compile it again"
+            )
+        return ClockedNative(self.entry(name), self.marks[name])
+
+
+def _find_marks(unpacked: Path, entries: Sequence[str]) -> dict[str, Marks]:
+    """Return the clock reads of each entry; none of code that has none."""
+    marks = {}
+    for name, library in find_libraries(unpacked, list(entries)).items():
+        # A file of an earlier version runs as well; it cannot be profiled.
+        with contextlib.suppress(ExecutableError, OSError):
+            marks[name] = Marks(library)
+    return marks
 
 
 @contextlib.contextmanager
@@ -130,14 +162,19 @@ class GraphExecutable(Executable):
             _forgive_strides(graph)
 
     def entry(self, name: str) -> Run:
-        graph = self._graphs[name]
+        return _run_graph(self._graphs[name])
 
-        def run(inputs: list[Tensor]) -> list[Tensor]:
-            with torch.no_grad():
-                outputs: list[Tensor] = graph(*inputs)
-            return outputs
+    def clocked(self, name: str) -> ClockedRun:
+        return ClockedGraph(self._graphs[name], _run_graph)
 
-        return run
+
+def _run_graph(graph: fx.GraphModule) -> Run:
+    def run(inputs: list[Tensor]) -> list[Tensor]:
+        with torch.no_grad():
+            outputs: list[Tensor] = graph(*inputs)
+        return outputs
+
+    return run
 
 
 def _forgive_strides(graph: fx.GraphModule) -> None:

@@ -5,9 +5,12 @@ Nothing here is done per parameter: lists of tensors are put together once and r
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +20,9 @@ from torchkiln.runtime.call._binding import Binding, metadata, refresh
 from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.execute._anchors import update_anchors
 from torchkiln.runtime.execute._built import Built
+from torchkiln.runtime.execute._clocked import Run
 from torchkiln.runtime.execute._collection import Collection
+from torchkiln.runtime.execute._generator import generator_state, set_generator_state
 from torchkiln.runtime.optim._binding import OptimizerBinding
 from torchkiln.runtime.optim._state_dtypes import SUMS
 
@@ -52,6 +57,25 @@ class Executor:
         self._anchors: dict[str, Tensor] = {}
         self._clock: list[tuple[float, float]] = []
         self._num_kept = 0
+
+    def snapshot(self) -> Callable[[], None]:
+        """Copy everything that a call changes, and return what puts it back.
+
+        Arguments are not part of it, though forward may write to them.
+        """
+        kept = [(tensor, tensor.detach().clone()) for tensor in self._tensors]
+        optimizer = self.optimizer
+        put_back = optimizer.snapshot() if optimizer is not None else lambda: None
+        generator = generator_state(self.device)
+
+        def restore() -> None:
+            with torch.no_grad():
+                for tensor, value in kept:
+                    tensor.copy_(value)
+            put_back()
+            set_generator_state(self.device, generator)
+
+        return restore
 
     @property
     def device(self) -> torch.device:
@@ -173,6 +197,36 @@ class Executor:
         return outputs
 
     # -- looking inside ---------------------------------------------------------------------
+
+    def check_clocked(self) -> None:
+        """Raise ExecutableError if calls cannot be timed one by one."""
+        for name in self._runs:
+            self._built.executable.clocked(name)
+
+    @contextlib.contextmanager
+    def clocked(self, tell: Callable[[str, Callable[[], np.ndarray]], None]) -> Iterator[None]:
+        """Time what runs meanwhile.
+
+        Args:
+            tell: Called after each run of an entry point with its name, and a function that returns
+                the nanoseconds of each call that it made.
+        """
+        original = self._runs
+        timed = {name: self._built.executable.clocked(name) for name in original}
+
+        def clock(name: str) -> Run:
+            def run(inputs: list[Tensor]) -> list[Tensor]:
+                outputs = timed[name](inputs)
+                tell(name, timed[name].durations_ns)
+                return outputs
+
+            return run
+
+        self._runs = {name: clock(name) for name in original}
+        try:
+            yield
+        finally:
+            self._runs = original
 
     def _anchored_parameters(self) -> list[Tensor]:
         by_name = {p.name: bound for bound in self._binding.parameters for p in bound.places}

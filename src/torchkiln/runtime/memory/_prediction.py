@@ -15,6 +15,7 @@ from torchkiln.runtime.memory._report import MemoryReport, ModuleMemory
 from torchkiln.runtime.memory._timeline import Timeline
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import SUMS
+from torchkiln.runtime.passes._origins import origins_of
 from torchkiln.runtime.recompute._choice import choose_modules
 from torchkiln.torch_internals._tensors import storage_key
 
@@ -27,13 +28,41 @@ def report_memory(
 ) -> MemoryReport:
     """Capture the step, plan its memory and add what stays between steps."""
     captured = capture(step, micro_batch, arrangement, with_origins=True)
-    outputs = _output_bytes(captured)
-    timeline = max(_plan(captured, step), key=lambda entry: entry.peak_bytes)
+    # Planning uses the graphs up.
+    outputs = output_bytes(captured)
+    timelines = plan_entries(captured, step)
+    return add_up(step, batch, micro_batch, arrangement, captured, outputs, timelines)
+
+
+def add_up(
+    step: StepFunction,
+    batch: list[Tensor],
+    micro_batch: list[Tensor],
+    arrangement: Arrangement | None,
+    captured: Captured,
+    outputs: int,
+    timelines: dict[str, Timeline],
+) -> MemoryReport:
+    """Return the memory of a step whose entries are planned, with what stays between steps.
+
+    Args:
+        step: The step.
+        batch: The arguments of a call.
+        micro_batch: Those of one micro-batch.
+        arrangement: Of the parameters that are updated.
+        captured: The recorded step; of its graphs nothing is read.
+        outputs: Bytes that a micro-batch returns.
+        timelines: Memory over the calls of each entry.
+    """
+    timeline = worst_of(timelines)
     state = _state_bytes(arrangement, captured.updated)
     sums = _sum_bytes(arrangement)
-    saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b))
+    turn = timeline.turn()
+    saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b, turn))
     gradients = sum(
-        b.size_bytes for b in timeline.peak if timeline.is_gradient(b) and not timeline.is_saved(b)
+        b.size_bytes
+        for b in timeline.peak
+        if timeline.is_gradient(b) and not timeline.is_saved(b, turn)
     )
     return MemoryReport(
         parameter_bytes=_bytes(step.binding.tensors),
@@ -44,8 +73,8 @@ def report_memory(
         saved_bytes=saved,
         temporary_bytes=timeline.peak_bytes - saved - gradients,
         output_bytes=outputs * _num_kept_elsewhere(step.options),
-        peak_phase=timeline.peak_phase.value,
-        peak_module=timeline.peak_module,
+        peak_phase=timeline.peak_origin.phase.value,
+        peak_module=timeline.peak_origin.module,
         modules=_modules(step, state, sums, timeline),
         recomputed=captured.recomputed,
         recomputable_bytes=0
@@ -57,12 +86,23 @@ def report_memory(
     )
 
 
-def _plan(captured: Captured, step: StepFunction) -> Iterable[Timeline]:
-    if step.options.backend is not Backend.INDUCTOR:
-        return [plan_graph(entry) for entry in captured.entries.values()]
-    recomputes = bool(captured.recomputed)
-    module = step.binding.module
-    return [plan_native(entry, module, recomputes) for entry in captured.entries.values()]
+def worst_of(timelines: dict[str, Timeline]) -> Timeline:
+    """Return the entry that needs most memory."""
+    return max(timelines.values(), key=lambda entry: entry.peak_bytes)
+
+
+def plan_entries(captured: Captured, step: StepFunction) -> dict[str, Timeline]:
+    """Return the memory of each entry over its calls; graphs for native code are used up."""
+    timelines = {}
+    for name, entry in captured.entries.items():
+        origins = origins_of(entry.graph)
+        if step.options.backend is Backend.INDUCTOR:
+            recomputes = bool(captured.recomputed)
+            plan = plan_native(entry, step.binding.module, recomputes)
+        else:
+            plan = plan_graph(entry)
+        timelines[name] = Timeline(plan, origins)
+    return timelines
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -99,7 +139,8 @@ def _sum_bytes(arrangement: Arrangement | None) -> dict[str, int]:
     }
 
 
-def _output_bytes(captured: Captured) -> int:
+def output_bytes(captured: Captured) -> int:
+    """Return the bytes that a micro-batch returns."""
     entry = next(iter(captured.entries.values()))
     (outputs,) = entry.graph.graph.output_node().args
     assert isinstance(outputs, list | tuple)
@@ -133,9 +174,11 @@ def _modules(
         parameters[module] = parameters.get(module, 0) + bound.tensor.nbytes
         accumulated[module] = accumulated.get(module, 0) + sums.get(bound.name, 0)
         states[module] = states.get(module, 0) + state.get(bound.name, 0)
+    turn = timeline.turn()
     for block in timeline.peak:
-        if timeline.is_saved(block) or not step.training:
-            saved[block.module] = saved.get(block.module, 0) + block.size_bytes
+        if timeline.is_saved(block, turn) or not step.training:
+            module = timeline.origin(block).module
+            saved[module] = saved.get(module, 0) + block.size_bytes
     return {
         name: ModuleMemory(
             *(part.get(name, 0) for part in (parameters, accumulated, states, saved))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -124,6 +124,10 @@ class OptimizerBinding:
     def count_update(self, reached: set[int] | None) -> None:
         """Count an update; `reached` are the parameters that had a gradient so far, None: all."""
         self._installed.count_update(reached)
+
+    def snapshot(self) -> Callable[[], None]:
+        """Copy state and counts, and return what puts them back."""
+        return self._installed.snapshot()
 
     # -- another optimiser ------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -41,6 +41,26 @@ class OptimizerState:
     def tensors(self) -> list[Tensor]:
         """The state as the executable takes it."""
         return [tensor for own in self.by_member for tensor in own.values()]
+
+    def snapshot(self) -> Callable[[], None]:
+        """Copy the state, and return what puts it back, also if none was shown yet."""
+        kept = [(tensor, tensor.clone()) for tensor in self.tensors]
+        steps, unreached, shown = list(self.steps), set(self._unreached), self._published
+        owners = set(self._optimizer.state)
+
+        def restore() -> None:
+            for tensor, value in kept:
+                tensor.copy_(value)
+            self.steps, self._unreached = list(steps), set(unreached)
+            if self._counts is not None:
+                rows = [self.arrangement.row_of(m) for m in range(len(self.arrangement.params))]
+                self._counts.copy_(torch.tensor([float(steps[row]) for row in rows]))
+            if not shown:
+                for param in set(self._optimizer.state) - owners:
+                    del self._optimizer.state[param]
+                self._published, self._counts = False, None
+
+        return restore
 
     def mark_stale(self) -> None:
         """Take new values from `optimizer.state` before the next update."""

@@ -1,10 +1,17 @@
-"""Which module and which phase of the step recorded each node of a graph."""
+"""Which module, line and phase of the step recorded each node of a graph.
+
+A node of backward belongs to the operation of forward that it differentiates: autograd numbers both
+alike. A node of the update belongs to the parameter that is updated.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 from unittest import mock
 
@@ -12,6 +19,9 @@ import torch
 from torch import fx, nn
 from torch.fx import traceback
 
+from torchkiln.runtime.passes._source_lines import Line, current_line
+from torchkiln.torch_internals._autograd import backward_functions, last_sequence_number
+from torchkiln.torch_internals._fx import nodes_given_to
 from torchkiln.torch_internals._modules import calls_replaced
 
 _KEY = "torchkiln"
@@ -23,6 +33,26 @@ class Phase(enum.Enum):
     FORWARD = "forward"
     BACKWARD = "backward"
     UPDATE = "update"
+
+
+_ORDER = list(Phase)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who recorded a node.
+
+    Args:
+        module: Its name in the recorded module, "" for the outermost.
+        phase: When the node runs.
+        line: Of the model; in backward that of the operation in forward. None: not known.
+        parameter: That is updated; "" in other phases.
+    """
+
+    module: str = ""
+    phase: Phase = Phase.UPDATE
+    line: Line | None = None
+    parameter: str = ""
 
 
 @contextlib.contextmanager
@@ -49,46 +79,137 @@ def following_modules(
         yield
 
 
+# The parameter whose update is being recorded.
+_updated = ""
+
+
 @contextlib.contextmanager
-def recorded_origins(module: nn.Module) -> Iterator[None]:
-    """Note module and phase in the nodes that are recorded meanwhile."""
+def updating(parameter: str) -> Iterator[None]:
+    """Say which parameter the operations belong to that are recorded meanwhile."""
+    global _updated
+    before, _updated = _updated, parameter
+    try:
+        yield
+    finally:
+        _updated = before
+
+
+class _Recorder:
+    """Follows a recording, and knows the origin of the node that comes next."""
+
+    def __init__(self, outermost: Collection[CodeType]) -> None:
+        self._outermost = outermost
+        self.phase = Phase.FORWARD
+        # What forward recorded, by the number that autograd gave to it.
+        self._by_number: dict[int, Origin] = {}
+        # The operation that is being differentiated.
+        self._differentiated: Origin | None = None
+
+    def note(self, node: fx.Node) -> None:
+        if node.op not in ("call_function", "get_attr"):
+            return
+        custom = node.meta.get("custom", {})
+        found: Origin | None = custom.get(_KEY)
+        if found is None:
+            found = Origin("", self.phase)
+        node.meta["custom"] = {**custom, _KEY: self._complete(found)}
+
+    def _complete(self, found: Origin) -> Origin:
+        if self.phase is Phase.UPDATE:
+            module = _updated.rpartition(".")[0]
+            return Origin(module, Phase.UPDATE, parameter=_updated)
+        if self.phase is Phase.BACKWARD and not found.module:
+            # Not a part of forward that is repeated.
+            of = self._differentiated
+            return found if of is None else dataclasses.replace(of, phase=Phase.BACKWARD)
+        origin = dataclasses.replace(found, line=current_line(self._outermost))
+        # Operations that autograd does not record see the number of the one before.
+        self._by_number.setdefault(last_sequence_number(), origin)
+        return origin
+
+    def differentiating(self, outputs: Any) -> None:
+        """Listen to the backward functions of `outputs`, each of which will say what it is."""
+        for function, number in backward_functions(outputs).items():
+
+            def begin(gradients: Any, number: int = number) -> None:
+                self._differentiated = self._by_number.get(number)
+
+            function.register_prehook(begin)
+
+
+@contextlib.contextmanager
+def recorded_origins(module: nn.Module, forward: CodeType, backward: CodeType) -> Iterator[None]:
+    """Note the origins of the nodes that are recorded meanwhile.
+
+    Args:
+        module: Whose step is recorded.
+        forward: The code of the function that calls the module's forward.
+        backward: The code of the function that runs backward, in which forward may be repeated.
+    """
     gradients = torch.autograd.grad
-    phase = Phase.FORWARD
+    recorder = _Recorder((forward, backward))
 
     def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return traceback.annotate({_KEY: (name, phase)})
+        return traceback.annotate({_KEY: Origin(name, recorder.phase)})
 
     def grad(*args: Any, **kwargs: Any) -> Any:
-        nonlocal phase
         # A gradient that forward itself takes (forces of a potential) is part of forward.
         outer = traceback.get_current_meta().get("custom", {}).get(_KEY)
-        if outer is not None:
+        if outer is not None or current_line((forward,)) is not None:
             return gradients(*args, **kwargs)
-        phase = Phase.BACKWARD
-        with traceback.annotate({_KEY: ("", phase)}):
+        recorder.phase = Phase.BACKWARD
+        recorder.differentiating(args[0] if args else kwargs["outputs"])
+        with traceback.annotate({_KEY: Origin("", Phase.BACKWARD)}):
             result = gradients(*args, **kwargs)
-        phase = Phase.UPDATE
+        recorder.phase = Phase.UPDATE
         return result
 
     with (
         traceback.preserve_node_meta(),
+        nodes_given_to(recorder.note),
         following_modules(module, enter),
         mock.patch.object(torch.autograd, "grad", grad),
     ):
         yield
 
 
-def origin(node: fx.Node) -> tuple[str, Phase]:
-    """Return the module ("" for the outermost) and the phase that recorded `node`."""
-    found: tuple[str, Phase] | None = node.meta.get("custom", {}).get(_KEY)
-    return found if found is not None else ("", Phase.UPDATE)
+def origin(node: fx.Node) -> Origin:
+    """Return who recorded `node`."""
+    found: Origin | None = node.meta.get("custom", {}).get(_KEY)
+    return found if found is not None else Origin()
 
 
-def joint_origin(nodes: Iterable[fx.Node]) -> tuple[str, Phase]:
+def origins_of(graph: fx.GraphModule) -> list[Origin]:
+    """Return the origins of all nodes of a graph, in order.
+
+    A node that a pass put in has none of its own: it counts as what it reads, or else as what reads
+    it.
+    """
+    nodes = list(graph.graph.nodes)
+    known = {node: origin(node) for node in nodes if _KEY in node.meta.get("custom", {})}
+    for node in nodes:
+        inherited = [known[parent] for parent in node.all_input_nodes if parent in known]
+        if node not in known and inherited and node.op != "output":
+            known[node] = max(inherited, key=_by_phase)
+    for node in reversed(nodes):
+        readers = [known[reader] for reader in node.users if reader in known]
+        if node not in known and readers and node.op != "placeholder":
+            known[node] = min(readers, key=_by_phase)
+    return [known.get(node, Origin()) for node in nodes]
+
+
+def joint_origin(nodes: Iterable[fx.Node]) -> Origin:
     """Return the origin of something computed by several nodes: the latest counts.
 
     A kernel of backward may repeat a cheap piece of forward; it still runs in backward.
     """
-    order = list(Phase)
-    found = [origin(node) for node in nodes if node.op != "placeholder"]
-    return max(found, key=lambda entry: order.index(entry[1]), default=("", Phase.UPDATE))
+    return latest([origin(node) for node in nodes if node.op != "placeholder"])
+
+
+def latest(origins: Iterable[Origin]) -> Origin:
+    """Return the origin of the latest phase; the first of several."""
+    return max(origins, key=_by_phase, default=Origin())
+
+
+def _by_phase(found: Origin) -> int:
+    return _ORDER.index(found.phase)

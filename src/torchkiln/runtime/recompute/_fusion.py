@@ -24,7 +24,7 @@ def phases_apart() -> Iterator[None]:
 def _is_forward(node: Any) -> bool:
     """Whether all parts of a scheduled node belong to forward."""
     return all(
-        joint_origin(part.node.origins)[1] is Phase.FORWARD
+        joint_origin(part.node.origins).phase is Phase.FORWARD
         for part in node.get_nodes()
         if part.node is not None
     )

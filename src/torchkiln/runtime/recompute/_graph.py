@@ -34,7 +34,7 @@ def postpone_repeated(graph: fx.GraphModule) -> None:
     written = {
         key
         for node in nodes
-        if _writes(node) and origin(node)[1] is not Phase.UPDATE
+        if _writes(node) and origin(node).phase is not Phase.UPDATE
         for key in _inputs(node)
     }
     for node in reversed(again):
