@@ -1,4 +1,4 @@
-"""One HTML page that holds a whole profile: no other files, no requests, readable without scripts."""
+"""One HTML page that holds a whole profile: no requests, and readable without its scripts."""
 
 from __future__ import annotations
 
