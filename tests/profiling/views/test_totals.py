@@ -54,6 +54,9 @@ def test_divided_times_are_marked():
     marks = {group.label: group.is_estimate for group in group_rows(profile, "operator")}
     assert not marks["aten.bmm"]
     assert marks["aten.native_layer_norm"]
+    # All parts of a kernel together are what was measured.
+    for by in ("call", "phase"):
+        assert not any(group.is_estimate for group in group_rows(profile, by))
 
 
 def test_time_that_no_row_explains_is_shown_as_such():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from torchkiln.profiling.views._totals import (
     OUTERMOST,
     UNEXPLAINED,
     line_label,
+    parts_of_calls,
     phases_of,
     unexplained_us,
 )
@@ -30,8 +32,9 @@ class Node:
         kind: phase, module, file, line or operator.
         detail: More about it, such as the text of a line.
         us: Time of all that is in it.
-        is_estimate: Whether some of that time is divided by work.
+        is_estimate: Whether some of that time is divided by work, with boxes elsewhere.
         children: By name and kind.
+        parts: How many rows of each divided call are in it.
     """
 
     name: str
@@ -40,10 +43,18 @@ class Node:
     us: float = 0.0
     is_estimate: bool = False
     children: dict[tuple[str, str], Node] = field(default_factory=dict)
+    parts: Counter[int] = field(default_factory=Counter)
 
     def add(self, row: Row) -> None:
         self.us += row.us or 0.0
-        self.is_estimate |= row.is_estimate
+        if row.is_estimate:
+            self.parts[row.call] += 1
+
+    def mark(self, parts: Counter[int]) -> None:
+        """Note what is an estimate, here and below, once all rows are in."""
+        self.is_estimate = any(parts[call] > count for call, count in self.parts.items())
+        for child in self.children.values():
+            child.mark(parts)
 
     def child(self, name: str, kind: str, detail: str = "") -> Node:
         return self.children.setdefault((kind, name), Node(name, kind, detail))
@@ -98,6 +109,7 @@ def _tree(profile: GraphProfile, path: Callable[[Row], Iterator[_Step]]) -> Node
         for name, kind, detail in path(row):
             node = node.child(name, kind, detail)
             node.add(row)
+    root.mark(parts_of_calls(profile))
     rest = unexplained_us(profile)
     if rest > 0:
         root.us += rest

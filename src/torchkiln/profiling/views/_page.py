@@ -1,4 +1,4 @@
-"""One HTML page that holds a whole profile: no other files, no requests, readable without scripts."""
+"""One HTML page that holds a whole profile: no requests, and readable without its scripts."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def _tiles(profile: GraphProfile) -> list[tuple[str, str, str]]:
         rate = f"{significant(1e6 / times.loop_us)} steps/s" if times.loop_us > 0 else ""
         tiles.append(("One step", format_us(times.loop_us), rate))
         share = format_share(times.executable_us, times.loop_us)
-        tiles.append(("Executable", format_us(times.executable_us), f"{share} of the step"))
+        remark = f"{share} of the step" if times.loop_us > 0 else ""
+        tiles.append(("Executable", format_us(times.executable_us), remark))
         slowest = f"{times.steps_measured} measured, slowest {format_us(times.slowest_us)}"
         tiles.append(("Steps averaged", str(times.steps_used), slowest))
     liveness = profile.liveness

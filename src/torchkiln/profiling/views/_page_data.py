@@ -11,10 +11,10 @@ from torchkiln.profiling.views._liveness_plot import blocks_at_peak, live_bytes
 from torchkiln.profiling.views._totals import (
     VIEWS,
     Group,
+    group_rows,
     line_label,
     module_label,
     phases_of,
-    group_rows,
 )
 
 

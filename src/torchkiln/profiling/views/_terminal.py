@@ -22,6 +22,7 @@ from torchkiln.report._units import format_count, format_seconds, short_name
 
 _Write = Callable[[float | None], str]
 _LONGEST = 60  # of a name in a table
+_LONGEST_CODE = 36
 _NUMBERS = ("µs", "share", "calls", "GFLOP/s", "GB/s", "of roof", "size", "at call")
 _TITLES: dict[View, str] = {
     "line": "Lines",
@@ -118,7 +119,7 @@ def _group_cells(group: Group, executable_us: float) -> tuple[str, ...]:
     attained = group.speed.attained
     return (
         short_name(group.label, _LONGEST),
-        short_name(group.detail, _LONGEST),
+        short_name(group.detail, _LONGEST_CODE),
         f"{mark}{plain_us(group.us)}",
         format_share(group.us, executable_us),
         f"{group.num_calls:,.4g}",
@@ -134,7 +135,7 @@ def memory_table(profile: GraphProfile, top: int) -> TextTable | None:
     if liveness is None:
         return None
     total = liveness.total_bytes
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (name, "always there", format_bytes(size), format_share(size, total), "")
         for name, size in sorted(liveness.always.items(), key=lambda item: -item[1])
     ]

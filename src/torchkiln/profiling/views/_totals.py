@@ -7,6 +7,7 @@ executable. What the rows leave unexplained, if anything, is a group of its own.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -37,7 +38,8 @@ class Group:
         num_calls: How often kernels run for it in one step; kernels that serve others count, too.
         flops: In one step.
         bytes_moved: In one step.
-        is_estimate: Whether a part of the time is divided by work, not measured.
+        is_estimate: Whether a part of the time is divided by work, not measured: of a kernel that
+            also serves rows in other groups.
         speed: What it reaches.
         rows: Places in `GraphProfile.rows`.
     """
@@ -65,7 +67,8 @@ def group_rows(profile: GraphProfile, by: View) -> list[Group]:
     places: dict[tuple[str, str], list[int]] = {}
     for place, row in enumerate(profile.rows):
         places.setdefault(_key(profile, row, by), []).append(place)
-    groups = [_group(profile, key, found) for key, found in places.items()]
+    parts = parts_of_calls(profile)
+    groups = [_group(profile, key, found, parts) for key, found in places.items()]
     if by == "phase":
         order = phases_of(profile)
         groups.sort(key=lambda group: order.index(group.label))
@@ -86,6 +89,11 @@ def unexplained_us(profile: GraphProfile) -> float:
         return 0.0
     rest = profile.times.executable_us - rows_us(profile.rows)
     return rest if abs(rest) > _ROUNDING * profile.times.executable_us else 0.0
+
+
+def parts_of_calls(profile: GraphProfile) -> Counter[int]:
+    """Return how many rows each call is divided into; calls that are not divided are left out."""
+    return Counter(row.call for row in profile.rows if row.is_estimate)
 
 
 def rows_us(rows: Iterable[Row]) -> float:
@@ -124,8 +132,11 @@ def _key(profile: GraphProfile, row: Row, by: View) -> tuple[str, str]:
     return line_label(profile, row), "" if line is None else line.code.strip()
 
 
-def _group(profile: GraphProfile, key: tuple[str, str], places: list[int]) -> Group:
+def _group(
+    profile: GraphProfile, key: tuple[str, str], places: list[int], parts: Counter[int]
+) -> Group:
     rows = [profile.rows[place] for place in places]
+    own_parts = Counter(row.call for row in rows if row.is_estimate)
     times: dict[str, list[float]] = {}
     for row in rows:
         times.setdefault(row.phase, []).append(row.us or 0.0)
@@ -137,7 +148,7 @@ def _group(profile: GraphProfile, key: tuple[str, str], places: list[int]) -> Gr
         num_calls=math.fsum(profile.calls[call].runs for call in {row.call for row in rows}),
         flops=math.fsum(row.flops for row in rows),
         bytes_moved=math.fsum(row.bytes_moved for row in rows),
-        is_estimate=any(row.is_estimate for row in rows),
+        is_estimate=any(parts[call] > count for call, count in own_parts.items()),
         speed=speed_of(rows, profile.peaks),
         rows=tuple(places),
     )

@@ -74,7 +74,7 @@ class Flame {
       class: "box k-" + node[1] + (dim ? " dim" : "") + (hit ? " hit" : "") + (share * width < 12 ? " thin" : ""),
       role: "treeitem", tabindex: "-1", "aria-level": depth + 1, "aria-label": this.words(node).replaceAll("\n", ", "),
       style: "left:" + (100 * left).toFixed(4) + "%;width:" + (100 * share).toFixed(4) + "%;top:" + depth * ROW_PX + "px",
-    }, share * width < 24 ? "" : node[0]);
+    }, share * width < 24 ? "" : node[1] === "line" ? node[0].slice(node[0].lastIndexOf("/") + 1) : node[0]);
     this.boxes.set(box, node);
     this.elements.set(node, box);
   }

@@ -53,7 +53,7 @@ class BigTable {
     this.place.replaceChildren(make("table", {class: "grid"}, make("thead", {}, make("tr", {}, ...this.columns.map((c, at) => this.head(c, at)))), this.body));
     this.place.scrollTop = 0;
     this.append();
-    if (this.count) this.count.textContent = shown.length === this.rows.length ? formatCount(shown.length) + " rows" : formatCount(shown.length) + " of " + formatCount(this.rows.length) + " rows";
+    if (this.count) this.count.textContent = shown.length === this.rows.length ? formatCount(shown.length) + (shown.length === 1 ? " row" : " rows") : formatCount(shown.length) + " of " + formatCount(this.rows.length) + " rows";
   }
 
   head(column, at) {
