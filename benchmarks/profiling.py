@@ -35,7 +35,7 @@ from typing import Any
 from _results import machine, result_path, write_result
 from _small import parse_arguments
 
-from torchkiln.core._threads import pin_threads
+from torchkiln.core._threads import on_all_cores, pin_threads
 
 WORKLOADS = ["schnet", "cnn", "transformer", "uresnet"]
 DELAY_US = 400
@@ -332,12 +332,14 @@ def allocated_peak(program: Any, inputs: tuple[Any, ...]) -> int:
 
 def in_fresh_process(name: str, args: argparse.Namespace) -> int:
     size = "small" if args.small else "usual"
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", name, str(args.cache), size],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # Not on the one core that this thread is pinned to.
+    with on_all_cores():
+        done = subprocess.run(
+            [sys.executable, __file__, "--child", name, str(args.cache), size],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if done.returncode:
         raise SystemExit(f"{name} failed in a fresh process:\n{done.stderr}")
     return int(json.loads(done.stdout.splitlines()[-1]))

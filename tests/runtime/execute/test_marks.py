@@ -37,7 +37,8 @@ def program(tmp_path_factory):
     ]
     first, second, third = (mark.statement for mark in marks)
     body = f"{lines[0]} {PAUSE} {first} if (branch) {{ {PAUSE} {second} }} {third}"
-    code = f'{header}\nextern "C" __attribute__((visibility("default")))\nvoid run(int branch) {{ {body} }}'
+    shown = 'extern "C" __attribute__((visibility("default")))'
+    code = f"{header}\n{shown} void run(int branch) {{ {body} }}"
     return build(tmp_path_factory.mktemp("marked"), code)
 
 
@@ -90,12 +91,12 @@ def test_the_plan_travels_with_the_code(program):
 
 def test_code_without_reads_is_refused(tmp_path):
     library, _ = build(tmp_path, 'extern "C" void run() {}')
-    with pytest.raises(ExecutableError, match="no clock reads.*compile it again"):
+    with pytest.raises(ExecutableError, match=r"no clock reads.*compile it again"):
         Marks(library)
 
 
 def test_what_is_not_loaded_is_not_loaded_for_this(tmp_path):
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match=r"missing\.so"):
         Marks(tmp_path / "missing.so")
 
 
