@@ -1,8 +1,7 @@
-"""What `profiling.py` profiles: models with their data, and a stack of layers that can be delayed."""
+"""What `profiling.py` profiles: models with their data, and layers that can be delayed."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any
 
@@ -61,9 +60,7 @@ def make_workload(name: str, small: bool) -> Workload:
         return _schnet(small)
     if name == "uresnet":
         return _uresnet(small)
-    workload = WORKLOADS[name]()
-    # Batches of the size that people train with, so that a step is more than its calls.
-    return dataclasses.replace(workload, inputs=tuple(workload.inputs))
+    return WORKLOADS[name]()
 
 
 # -- layers with a known delay ------------------------------------------------------------------

@@ -10,10 +10,10 @@ Everything is measured side by side in one run:
 2. `cost`: steps with clock reads switched on against steps with them off; steps of the executable
    that everybody gets (reads off) against one that was compiled without any. Ratios are medians
    over rounds with a bootstrapped 95 % interval. Losses must have the same bits.
-3. `delays`: an operator waits a known time in each of ten layers in turn; the row of that layer must
-   grow by as much, and no other.
-4. `memory`: the peak of the profile against what torch's allocator counts in one step, and all of it
-   against the rise of a fresh process' resident memory (as `fit.py` does).
+3. `delays`: an operator waits a known time in each of ten layers in turn; the row of that layer
+   must grow by as much, and no other.
+4. `memory`: the peak of the profile against what torch's allocator counts in one step, and all of
+   it against the rise of a fresh process' resident memory (as `fit.py` does).
 
 Prints tables and writes benchmarks/results/<machine>/profiling.json.
 """

@@ -154,6 +154,6 @@ def test_a_backward_function_tells_before_it_runs():
     weight = torch.ones(2, requires_grad=True)
     result = (weight * 2).sin().sum()
     for function in backward_functions(result):
-        function.register_prehook(lambda gradients, name=function.name(): order.append(name))
+        function.register_prehook(lambda gradients, f=function: order.append(f.name()))
     torch.autograd.grad(result, weight)
     assert order[:3] == ["SumBackward0", "SinBackward0", "MulBackward0"]

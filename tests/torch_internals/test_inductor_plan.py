@@ -84,7 +84,7 @@ def test_sizes_of_a_graph_lowered_by_inductor():
     assert lowering.sizevars.optimization_hint(7) == 7
 
 
-class _Read(BaseException):  # noqa: N818 - no error
+class _Read(BaseException):
     """Leaves Inductor when its plan was read: no C++ is compiled here."""
 
 

@@ -30,7 +30,7 @@ def flops_of(node: fx.Node) -> int:
     keywords = {name: _value(value) for name, value in node.kwargs.items()}
     result = node.meta.get("val")  # nodes that a pass put in have none
     packet = getattr(node.target, "overloadpacket", None)
-    own = _OWN.get(_name(node)) or _ATTENTION.get(packet)
+    own = _OWN.get(_name(node)) or _ATTENTION.get(str(packet))
     if own is not None:
         return int(own(arguments, tensors_in(result)))
     formula = flop_registry.get(packet)
@@ -137,11 +137,11 @@ def _spline(arguments: list[Any], results: list[Tensor]) -> int:
 
 
 # On the CPU attention has operators of its own, which torch does not count.
-_ATTENTION: dict[Any, Callable[[list[Any], list[Tensor]], int]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda arguments, results: (
-        sdpa_flop_count(*(value.shape for value in arguments[:3]))
+_ATTENTION: dict[str, Callable[[list[Any], list[Tensor]], int]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu": lambda arguments, results: sdpa_flop_count(
+        *(value.shape for value in arguments[:3])
     ),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda arguments, results: (
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": lambda arguments, results: (
         sdpa_backward_flop_count(*(value.shape for value in arguments[:4]))
     ),
 }
