@@ -62,7 +62,7 @@ class PoplarExecutor(Inspection):
         if not training:
             check_inference_options(self._options)
             with translated():
-                self._program = runtime.inference_model(executed, settings)
+                self._program = runtime.inference_model(executed, settings, **self._names())
             return
         if optimizer is None:
             optimizer = optim.SGD(model.parameters(), lr=0.01)
@@ -70,8 +70,13 @@ class PoplarExecutor(Inspection):
         self._link.take(optimizer)
         warn_about_processes(self._options)
         with translated(), quiet_engine():
-            self._program = runtime.training_model(executed, settings, optimizer)
+            self._program = runtime.training_model(executed, settings, optimizer, **self._names())
         wrap(model, self)
+
+    def _names(self) -> dict[str, str]:
+        """Return the name of the program if the options have one."""
+        options = self._options
+        return {"name": options.model_name} if options.exists("model_name") else {}
 
     # the wrapped module
 

@@ -243,9 +243,11 @@ class Program:
         finally:
             self._watcher = before
 
-    def stop_watching(self) -> None:
-        """Let nobody watch the calls any longer."""
-        self._watcher = None
+    def finish_profile(self) -> None:
+        """Write the report that `profile_dir` asks for, from the calls so far, if it is missing."""
+        if self._watcher is not None:
+            watcher, self._watcher = self._watcher, None
+            watcher.finish()
 
     @property
     def executor(self) -> Executor:
@@ -283,9 +285,7 @@ class Program:
 
     def destroy(self) -> None:
         """Drop the executable; weights and optimiser state stay. A later call compiles again."""
-        if self._watcher is not None:
-            watcher, self._watcher = self._watcher, None
-            watcher.finish()
+        self.finish_profile()
         self._built = self._signature = self._executor = None
         if self._optimizer is not None:
             self._optimizer.release()
