@@ -52,7 +52,9 @@ def find_runs(directory: Path) -> list[RecordedRun]:
             header = read_header(path)
             found.setdefault(header.run, []).append((not header.main, header.wall_s, path))
     runs = [
-        RecordedRun(name, min(wall_s for _, wall_s, _ in files), tuple(p for *_, p in sorted(files)))
+        RecordedRun(
+            name, min(wall_s for _, wall_s, _ in files), tuple(p for *_, p in sorted(files))
+        )
         for name, files in found.items()
     ]
     return sorted(runs, key=lambda run: -run.wall_s)
@@ -84,7 +86,7 @@ def merge(directory: str | os.PathLike[str], output: str | os.PathLike[str] | No
         ) from error
     if not runs:
         raise StoreError(
-            f"there is no recording in {folder}; PVTI_OPTIONS='{{\"directory\":\"{folder}\"}}' "
+            f'there is no recording in {folder}; PVTI_OPTIONS=\'{{"directory":"{folder}"}}\' '
             "in the environment of a run makes one"
         )
     path = folder / MERGED if output is None else Path(output)

@@ -7,6 +7,7 @@ ends of a stretch are written when they happen, so a killed process shows what i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import multiprocessing
@@ -90,7 +91,7 @@ class Recorder:
         # A signal handler, or a finalizer, may make a mark while one is being written.
         self._lock = threading.RLock()
         self._here = threading.local()
-        self._threads: list[_Thread] = []
+        self._busy: set[_Thread] = set()  # in which a stretch is going on
         self._file: EventFile | None = None
         self._pid = os.getpid()
         self._is_over = False
@@ -101,7 +102,7 @@ class Recorder:
         """Be the recorder of a forked child, with a file of its own."""
         if self._file is not None:
             self._file.abandon()
-        for thread in self._threads:
+        for thread in self._busy:
             thread.open.clear()  # they go on in the parent
         was_over = self._is_over
         self._start_in_this_process()
@@ -121,6 +122,7 @@ class Recorder:
             if not self._write("B", opened.names, thread, time_ns):
                 return None
             thread.open.append(opened)
+            self._busy.add(thread)
             return opened
 
     def end(self, begun: _Open | None, time_ns: int) -> None:
@@ -131,11 +133,12 @@ class Recorder:
             if begun not in still_open or not self._is_ready(time_ns):
                 return
             # What began after it must end before it: viewers know stretches by their order.
-            while still_open:
+            last = None
+            while last is not begun:
                 last = still_open.pop()
                 self._write("E", last.names, last.thread, time_ns)
-                if last is begun:
-                    return
+            if not still_open:
+                self._busy.discard(begun.thread)
 
     def instant(self, channel: str, label: str, time_ns: int) -> None:
         if not self._wants(channel):
@@ -167,7 +170,7 @@ class Recorder:
             now = time.perf_counter_ns() if time_ns is None else time_ns
             if self.session.end_ns is not None:
                 now = min(now, self.session.end_ns)
-            for thread in self._threads:
+            for thread in self._busy:
                 while thread.open:
                     last = thread.open.pop()
                     self._write("E", last.names, thread, now, f',"args":{{"{CUT}":true}}')
@@ -246,11 +249,7 @@ class Recorder:
         thread: _Thread | None = getattr(self._here, "thread", None)
         if thread is None:
             thread = self._here.thread = _Thread(threading.get_native_id())
-            self._threads = [each for each in self._threads if each.open]
-            self._threads.append(thread)
             self._put(self._metadata("thread_name", name=_thread_name()))
-        elif thread not in self._threads:
-            self._threads.append(thread)
         return thread
 
     def _quoted(self, channel: str, label: str) -> str:
@@ -266,9 +265,7 @@ class Recorder:
         more = f',"args":{{{json.dumps(str(name))}:{float(value)!r}}}'
         self._write("C", self._quoted(channel, name), self._this_thread(), time_ns, more)
 
-    def _write(
-        self, kind: str, names: str, thread: _Thread, time_ns: int, more: str = ""
-    ) -> bool:
+    def _write(self, kind: str, names: str, thread: _Thread, time_ns: int, more: str = "") -> bool:
         # A stretch that is ended from another thread may be told a little late.
         time_ns = thread.last_ns = max(time_ns, thread.last_ns)
         return self._put(
@@ -304,10 +301,8 @@ class Recorder:
         self._is_over = True
         file, self._file = self._file, None
         if file is not None:
-            try:
+            with contextlib.suppress(OSError):  # it lacks a bracket, which nobody misses
                 close(file)
-            except OSError:
-                pass  # it lacks a bracket, which nobody misses
         if self._finalizer is not None:
             self._finalizer.cancel()
         if self.when_over is not None:

@@ -200,7 +200,8 @@ def summarize_events(events: Iterable[Event]) -> Summary:
         processes=processes,
         rows=sorted(totals.rows.values(), key=lambda row: (place[id(row.process)], -row.total_us)),
         counters=sorted(
-            totals.counters.values(), key=lambda row: (place[id(row.process)], row.channel, row.name)
+            totals.counters.values(),
+            key=lambda row: (place[id(row.process)], row.channel, row.name),
         ),
         epochs=sorted(totals.epochs, key=lambda split: place[id(split.process)]),
         num_misnested=timeline.num_misnested,
