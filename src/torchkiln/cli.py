@@ -273,6 +273,35 @@ def models_list(checkpoint_dir: Path = Path("checkpoints"), json: bool = False) 
     list_models(checkpoint_dir, as_json=json)
 
 
+def profile_show(path: Path | None = None) -> None:
+    """Print what a profile says: where the time of a run went.
+
+    For example: torchkiln profile show system_profile
+
+    Args:
+        path: The profile, which may stand alone, without --path: a folder, or a file in it.
+    """
+    from torchkiln.commands._profile import show_profile
+
+    show_profile(path)
+
+
+def profile_merge(directory: Path | None = None) -> None:
+    """Put the files of all processes of a system profile together into one, for Perfetto.
+
+    A run does this at its end; it is left to you if the run was killed.
+
+    For example: torchkiln profile merge system_profile
+
+    Args:
+        directory: The folder of the profile, which may stand alone, without --directory; the
+            newest run in it is merged into its trace.json.
+    """
+    from torchkiln.commands._profile import merge_profile
+
+    merge_profile(directory)
+
+
 _COMMANDS = {
     "bench": {
         "_help": "Train SchNet on QM9 or water clusters; `bench cosmic` trains CosmicTagger, "
@@ -300,6 +329,11 @@ _COMMANDS = {
     "models": {"_help": "List trained models", "list": models_list},
     "plan": plan,
     "predict": predict,
+    "profile": {
+        "_help": "Show where the time of a run went, and merge the files of its processes",
+        "show": profile_show,
+        "merge": profile_merge,
+    },
     "runs": {
         "_help": "List, show and compare runs",
         "list": runs_list,
@@ -314,6 +348,8 @@ _WORDS_FOR = {
     "torchkiln completion": "shell",
     "torchkiln fit": "program",
     "torchkiln predict": "files",
+    "torchkiln profile merge": "directory",
+    "torchkiln profile show": "path",
     "torchkiln runs compare": "names",
     "torchkiln runs show": "name",
 }

@@ -146,14 +146,16 @@ class _Totals:
 
     def add(self, timed: Timed) -> None:
         process, stretch = timed.process, timed.stretch
-        key = (id(process), stretch.channel, stretch.label)
+        # Epochs have a table of their own, with a row for each.
+        label = EPOCH.strip() if _is_epoch(stretch) else stretch.label
+        key = (id(process), stretch.channel, label)
         if timed.kind == "C":
             if key not in self.counters:
                 self.counters[key] = CounterRow(process, stretch.channel, stretch.label)
             self.counters[key].add(timed.value, stretch.start_us)
             return
         if key not in self.rows:
-            self.rows[key] = WorkRow(process, stretch.channel, stretch.label)
+            self.rows[key] = WorkRow(process, stretch.channel, label)
         row = self.rows[key]
         row.count += 1
         if timed.kind == "E":
