@@ -36,6 +36,7 @@ class EventFile:
             self._append(f"[\n{first}")
         except OSError:
             self.abandon()
+            path.unlink(missing_ok=True)
             raise
 
     def write(self, event: str) -> None:
