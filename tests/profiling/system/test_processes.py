@@ -11,8 +11,8 @@ import torch
 from _recorded import check_nesting, events_in, marks_in
 
 from torchkiln import DataLoader, Options
-from torchkiln.core import span
 from torchkiln.core import _trace as trace
+from torchkiln.core import span
 from torchkiln.profiling import record
 from torchkiln.profiling.system._merge import find_runs
 
