@@ -44,7 +44,7 @@ def test_show_tells_of_a_run_that_was_killed(profile, capsys):
     out = capsys.readouterr().out
     assert "not ended in peace" in out
     assert "epoch 2 (not over)" in out
-    assert "1 stretches were still going on" in out
+    assert "1 stretch was still going on" in out
 
 
 def test_merge_writes_one_file(profile, capsys):

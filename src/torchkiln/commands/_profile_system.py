@@ -129,7 +129,8 @@ def _remarks(summary: Summary) -> list[str]:
         )
     num_cut = sum(row.num_cut for row in summary.rows)
     if num_cut:
-        told.append(f"{num_cut} stretches were still going on when recording ended")
+        are = "stretch was" if num_cut == 1 else "stretches were"
+        told.append(f"{num_cut} {are} still going on when recording ended")
     if summary.num_misnested:
         told.append(
             f"{summary.num_misnested} events do not nest, so some times above are wrong; please "
