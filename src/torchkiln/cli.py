@@ -220,20 +220,21 @@ def profile_show(
     by: Literal["line", "module", "operator", "phase", "parameter", "call"] | None = None,
     top: int = 15,
 ) -> None:
-    """Print where the time and the memory of a step go.
+    """Print what a profile says: where the time and the memory of a step or of a run go.
 
-    For example: torchkiln profile show profiles/training --by line --top 30
+    For example: torchkiln profile show graph_profile --by line --top 30, or
+    torchkiln profile show system_profile
 
     Args:
-        path: What to show, which may stand alone, without --path: profile.json, its folder, or a
-            folder that holds the folders of several programs.
-        by: Show one table only: times by line, module, operator, phase, parameter or call; default:
-            a summary of all.
-        top: How many rows a table shows at most.
+        path: What to show, which may stand alone, without --path: the folder of a graph profile (or
+            one that holds those of several programs), the folder of a system profile, or a file.
+        by: Of a graph profile, show one table only: times by line, module, operator, phase,
+            parameter or call; default: a summary of all.
+        top: How many rows a table of a graph profile shows at most.
     """
-    from torchkiln.commands._graph_profile import show_graph_profile
+    from torchkiln.commands._profile import show_profile
 
-    show_graph_profile(path, by, top)
+    show_profile(path, by, top)
 
 
 def profile_diff(
@@ -253,6 +254,22 @@ def profile_diff(
     from torchkiln.commands._graph_profile import diff_graph_profiles
 
     diff_graph_profiles(paths, by, top)
+
+
+def profile_merge(directory: Path | None = None) -> None:
+    """Put the files of all processes of a system profile together into one, for Perfetto.
+
+    A run does this at its end; it is left to you if the run was killed.
+
+    For example: torchkiln profile merge system_profile
+
+    Args:
+        directory: The folder of the profile, which may stand alone, without --directory; the
+            newest run in it is merged into its trace.json.
+    """
+    from torchkiln.commands._profile import merge_profile
+
+    merge_profile(directory)
 
 
 def runs_list(output_dir: Path = Path("runs"), json: bool = False) -> None:
@@ -341,9 +358,10 @@ _COMMANDS = {
     "plan": plan,
     "predict": predict,
     "profile": {
-        "_help": "Show and compare profiles: where the time and the memory of a step go",
+        "_help": "Show and compare profiles: where the time and the memory of steps and runs go",
         "show": profile_show,
         "diff": profile_diff,
+        "merge": profile_merge,
     },
     "runs": {
         "_help": "List, show and compare runs",
@@ -360,6 +378,7 @@ _WORDS_FOR = {
     "torchkiln fit": "program",
     "torchkiln predict": "files",
     "torchkiln profile diff": "paths",
+    "torchkiln profile merge": "directory",
     "torchkiln profile show": "path",
     "torchkiln runs compare": "names",
     "torchkiln runs show": "name",

@@ -289,7 +289,7 @@ READMES = sorted((SOURCE / "torchkiln").glob("*/README.md"))
 
 def test_rooms_have_a_readme():
     rooms = {path.parent.name for path in READMES}
-    assert rooms == set(ALLOWED) - {"profiling", "cli", "__main__"}
+    assert rooms == set(ALLOWED) - {"cli", "__main__"}
 
 
 @pytest.mark.parametrize("path", READMES, ids=lambda path: path.parent.name)

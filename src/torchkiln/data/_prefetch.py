@@ -11,7 +11,7 @@ import torch
 import torch.utils.data
 from torch import Tensor
 
-from torchkiln.core import WorkerError, span, to_choice
+from torchkiln.core import WorkerError, hand_over, span, to_choice
 from torchkiln.data._errors import (
     EmptyDatasetError,
     LoaderError,
@@ -181,6 +181,7 @@ class AsyncPrefetcher:
             drop_last=self._drop_last,
             cores=self._cores,
             seed=seed,
+            trace=hand_over(),
         )
 
     def _wait_for_batch(self) -> Ready | None:

@@ -17,6 +17,7 @@ from torchkiln.core import (
     OptimizerError,
     Options,
     ScratchDirectory,
+    instant,
     review_loss,
     span,
     warn_user,
@@ -136,7 +137,12 @@ class Program:
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         # Capture swaps tensors of modules and functions of torch: one build at a time.
-        with _build_lock, compile_hooks(), torch.inference_mode(False):
+        with (
+            span("compile", self.name),
+            _build_lock,
+            compile_hooks(),
+            torch.inference_mode(False),
+        ):
             start = time.perf_counter()
             step, tensors, micro_batch = self._begin(args, kwargs)
             self._build(step, micro_batch)
@@ -176,6 +182,8 @@ class Program:
         built = build(step, micro_batch, arrangement, device, self._make_workspace)
         self.num_compiles += built.compiled
         self.num_captures += built.captured
+        if not built.compiled and built.package is not None:
+            instant("compile", "executable from the cache")
         self._install(step, arrangement, built)
 
     def _review(self, step: StepFunction, tensors: list[Tensor]) -> None:
@@ -286,12 +294,13 @@ class Program:
     def destroy(self) -> None:
         """Drop the executable; weights and optimiser state stay. A later call compiles again."""
         self.finish_profile()
-        self._built = self._signature = self._executor = None
-        if self._optimizer is not None:
-            self._optimizer.release()
-        if self._workspace is not None:
-            self._workspace.remove()
-            self._workspace = None
+        with span("program", "destroy"):
+            self._built = self._signature = self._executor = None
+            if self._optimizer is not None:
+                self._optimizer.release()
+            if self._workspace is not None:
+                self._workspace.remove()
+                self._workspace = None
 
     # -- running ----------------------------------------------------------------------------
 
@@ -355,7 +364,8 @@ class Program:
                 f"expected a torch optimiser, got {type(optimizer).__name__}; use one of SGD, "
                 "Adam, AdamW, RMSprop or LAMB"
             )
-        self._optimizer.replace(optimizer)
+        with span("program", "set optimizer"):
+            self._optimizer.replace(optimizer)
 
     # -- looking inside ---------------------------------------------------------------------
 
@@ -410,7 +420,8 @@ class Program:
             self.training, self.options, self.metadata, self._signature, self.state_dtypes()
         )
         package, optimizer = self.executable_path, self.optimizer
-        write_program(Path(path), program, package, self.module, optimizer, self.rng_state)
+        with span("program", "export"):
+            write_program(Path(path), program, package, self.module, optimizer, self.rng_state)
 
     def __repr__(self) -> str:
         kind = "training" if self.training else "inference"

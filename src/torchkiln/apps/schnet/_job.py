@@ -26,6 +26,7 @@ WORDS = Words(
     save="--checkpoint true saves a run",
     every_epochs="checkpoint_epochs",
     names_models=True,
+    counted="molecules",
 )
 
 
