@@ -21,6 +21,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset, MapDataPipe
 
 from torchkiln.core import WorkerError
+from torchkiln.core._beacon import waiting_for_data
 from torchkiln.data._errors import DatasetError, LoaderError
 from torchkiln.data._process_end import describe_end
 from torchkiln.data._socket_names import share_without_file, use_cleaned_folder
@@ -109,7 +110,8 @@ class _WorkerBatches:
 
     def __next__(self) -> Any:
         try:
-            return next(self._batches)
+            with waiting_for_data:
+                return next(self._batches)
         except StopIteration as end:
             if end.value is None:
                 raise

@@ -19,6 +19,7 @@ from torchkiln.core import (
     span,
     warn_user,
 )
+from torchkiln.core._beacon import ProgramBeacon
 from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.data import rebuild
 from torchkiln.runtime._arguments import move_module, require_module, resolve_options
@@ -114,6 +115,14 @@ class Program:
         self._compilation_time_s = 0.0
         self._inputs = InputPreparation()
         self._workspace: ScratchDirectory | None = None
+        self._beacon = ProgramBeacon(
+            name,
+            "training" if training else "inference",
+            options.backend.value,
+            steps_per_call=options.device_iterations,
+            rank=options.process_id,
+            num_ranks=options.num_processes,
+        )
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -161,7 +170,12 @@ class Program:
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         # Capture swaps tensors of modules and functions of torch: one build at a time.
-        with _build_lock, compile_hooks(), torch.inference_mode(False):
+        with (
+            _build_lock,
+            compile_hooks(),
+            self._beacon.compiling(),
+            torch.inference_mode(False),
+        ):
             start = time.perf_counter()
             step, tensors, micro_batch = self._begin(args, kwargs)
             self._build(step, micro_batch)
@@ -220,6 +234,7 @@ class Program:
         self._executor = Executor(
             step.binding, self.options, step.signature, built, self._optimizer
         )
+        self._beacon.is_ready(built.source)
 
     @short_tracebacks()
     def memory_report(self, *args: Any, **kwargs: Any) -> MemoryReport:
@@ -245,6 +260,7 @@ class Program:
         step = self._make_step(form)
         self._workspace = workspace
         self._install(step, self._arrange(step), built)
+        self._beacon.is_ready("file")
 
     def _arrange(self, step: StepFunction) -> Arrangement | None:
         return self._optimizer.arrange(step.binding) if self._optimizer is not None else None
@@ -259,6 +275,7 @@ class Program:
     def destroy(self) -> None:
         """Drop the executable; weights and optimiser state stay. A later call compiles again."""
         self._built = self._signature = self._executor = None
+        self._beacon.is_destroyed()
         if self._optimizer is not None:
             self._optimizer.release()
         if self._workspace is not None:
@@ -280,7 +297,7 @@ class Program:
             tensors = self._prepare(self._signature.accept(args, kwargs))
         executor = self._executor
         assert executor is not None
-        with span("program", "training step" if self.training else "inference step"):
+        with span("program", "training step" if self.training else "inference step"), self._beacon:
             outputs = executor.run(tensors)
         self._write_back(tensors)
         if self.options.check_finite:

@@ -12,6 +12,7 @@ from torch import Tensor, isfinite
 
 from torchkiln.checkpoints import find_non_finite, random_state, set_random_state
 from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError
+from torchkiln.core._beacon import tell_training, waiting_for_data
 from torchkiln.report import EpochRecord, RunMonitor, StepRecord
 from torchkiln.report._record import Status
 from torchkiln.training._checkpoint_plan import Words
@@ -188,7 +189,8 @@ class TrainingLoop:
         num_steps: int | None = None
         clock = time.perf_counter()
         while True:
-            with self._guard.excusing():  # workers get Ctrl-C, too, and may fail before we look
+            # Workers get Ctrl-C, too, and may fail before we look.
+            with self._guard.excusing(), waiting_for_data:
                 batch = next(batches, _END)
             if batch is _END:
                 return
@@ -204,6 +206,7 @@ class TrainingLoop:
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             seconds -= outcome.overhead_s
             history.take(outcome, seconds)
+            tell_training(outcome.samples, outcome.loss, place.epoch + 1, place.num_epochs)
             self._monitor.step(_record(outcome, place, seconds))
             self._look_at_cores()
             if self._saver is not None and self._saver.is_due_within(history):

@@ -20,3 +20,10 @@ class Built:
     # How many compilations and captures it took: none if a cache had it.
     compiled: int = 0
     captured: int = 0
+
+    @property
+    def source(self) -> str:
+        """Where the executable is from, in words for people."""
+        if self.package is None:
+            return "captured" if self.captured else "eager"
+        return "compiled" if self.compiled else "cache hit"
