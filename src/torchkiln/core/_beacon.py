@@ -8,6 +8,7 @@ likes; nobody here ever waits for it. A beacon must never disturb a run: where i
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -15,6 +16,8 @@ from typing import Any, final
 
 from torchkiln.core import _beacon_layout as layout
 from torchkiln.core import _beacon_page
+
+_numbers = itertools.count(1)
 
 
 @final
@@ -42,6 +45,7 @@ class ProgramBeacon:
     ) -> None:
         self._facts = (name, kind, backend, steps_per_call, rank, num_ranks)
         self._steps_per_call = steps_per_call
+        self._number = next(_numbers)
         self._part: memoryview | None = None
         self._words: memoryview | None = None
         self._state = layout.NEW
@@ -192,7 +196,7 @@ class ProgramBeacon:
             steps_per_call,
             rank,
             num_ranks,
-            0,
+            self._number,
             layout.clip(name, 48),
             layout.clip(kind, 16),
             layout.clip(backend, 16),

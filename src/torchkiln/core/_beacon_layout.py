@@ -40,7 +40,7 @@ NUM_SLOTS = 12
 # the end of the call before.
 SLOT = struct.Struct("=qqqqqqqq")
 SLOT_SINCE = 1
-# Steps a call, rank, ranks, unused; name, kind, backend, where the executable is from, phase.
+# Steps a call, rank, ranks, number of the program; name, kind, backend, where the executable is from, phase.
 FACTS_AT = SLOT.size
 FACTS = struct.Struct("=iiii48s16s16s24s40s")
 
@@ -123,6 +123,7 @@ class SlotRecord:
         steps_per_call: How many steps a call has.
         rank: Of the process among those that share the data.
         num_ranks: How many these are.
+        number: Of the program in its process: no other ever has it.
         name: Of the program.
         kind: "training" or "inference".
         backend: That runs it.
@@ -141,6 +142,7 @@ class SlotRecord:
     steps_per_call: int
     rank: int
     num_ranks: int
+    number: int
     name: str
     kind: str
     backend: str
@@ -181,9 +183,9 @@ def decode_process(record: bytes) -> ProcessRecord:
 
 def decode_slot(record: bytes) -> SlotRecord | None:
     """Return what a slot says; None if it says nothing that this version knows."""
-    steps_per_call, rank, num_ranks, _, *texts = FACTS.unpack_from(record, FACTS_AT)
-    values: list[Any] = [*SLOT.unpack_from(record), steps_per_call, rank, num_ranks]
-    slot = SlotRecord(*values, *map(_text, texts))
+    *numbers, name, kind, backend, source, phase = FACTS.unpack_from(record, FACTS_AT)
+    values: list[Any] = [*SLOT.unpack_from(record), *numbers]
+    slot = SlotRecord(*values, *map(_text, (name, kind, backend, source, phase)))
     return slot if slot.state in (FREE, READY, COMPILING, NEW) else None
 
 

@@ -94,7 +94,7 @@ def _read(descriptor: int) -> PublicLine | None:
         return None
     magic, version, _, pid, namespace, ticks = _LINE.unpack(content)
     is_known = magic == _MAGIC and version == _FORMAT and namespace == pid_namespace()
-    if not is_known or pid <= 0 or not is_running(pid, ticks):
+    if not is_known or pid <= 0 or ticks <= 0 or not is_running(pid, ticks):
         return None
     owner = _owner_of(pid)
     return PublicLine(pid, status.st_uid, ticks) if owner in (None, status.st_uid) else None
