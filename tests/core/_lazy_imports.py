@@ -22,8 +22,8 @@ LAZY = {
             torchkiln.apps.steps
             torchkiln.commands._cache torchkiln.commands._completion torchkiln.commands._dispatch
             torchkiln.commands._doctor torchkiln.commands._fit torchkiln.commands._models
-            torchkiln.commands._plan torchkiln.commands._predict torchkiln.commands._runs
-            torchkiln.core
+            torchkiln.commands._monitor torchkiln.commands._plan torchkiln.commands._predict
+            torchkiln.commands._runs torchkiln.core
         """,
     },
     "torchkiln.commands._cache": {_HEAVY: "torchkiln.runtime.cache._cache"},

@@ -49,8 +49,7 @@ class ProgramBeacon:
         self._part: memoryview | None = None
         self._words: memoryview | None = None
         self._state = layout.NEW
-        self._source = ""
-        self._phase = ""
+        self._source = self._phase = self._device = ""
         self._sequence = 0
         self._since_ns = self._told_ns = 0
         self._calls = self._steps = self._executing_ns = self._ended_ns = self._interval_ns = 0
@@ -138,9 +137,14 @@ class ProgramBeacon:
         self._phase = phase
         self._tell()
 
-    def is_ready(self, source: str) -> None:
-        """Say that the program can run, and where its executable is from."""
-        self._state, self._source = layout.READY, source
+    def is_ready(self, source: str, device: str) -> None:
+        """Say that the program can run, where its executable is from, and what it runs on."""
+        self._state, self._source, self._device = layout.READY, source, device
+        self._tell()
+
+    def is_from(self, source: str) -> None:
+        """Say where the executable really is from."""
+        self._source = source
         self._tell()
 
     def is_destroyed(self) -> None:
@@ -202,6 +206,7 @@ class ProgramBeacon:
             layout.clip(backend, 16),
             layout.clip(self._source, 24),
             layout.clip(self._phase, 40),
+            layout.clip(self._device, 16),
         )
         words[0] = sequence
 

@@ -40,9 +40,10 @@ NUM_SLOTS = 12
 # the end of the call before.
 SLOT = struct.Struct("=qqqqqqqq")
 SLOT_SINCE = 1
-# Steps a call, rank, ranks, number of the program; name, kind, backend, where the executable is from, phase.
+# Steps a call, rank, ranks, number of the program; name, kind, backend, where the
+# executable is from, phase, device.
 FACTS_AT = SLOT.size
-FACTS = struct.Struct("=iiii48s16s16s24s40s")
+FACTS = struct.Struct("=iiii48s16s16s24s40s16s")
 
 FREE, READY, COMPILING, NEW = range(4)
 
@@ -129,6 +130,7 @@ class SlotRecord:
         backend: That runs it.
         source: Where the executable is from: "compiled", "cache hit", ...; empty: not there yet.
         phase: Of the compilation.
+        device: That it runs on, as torch calls it; empty: not known yet.
     """
 
     sequence: int
@@ -148,6 +150,7 @@ class SlotRecord:
     backend: str
     source: str
     phase: str
+    device: str
 
 
 class OtherFormat(Exception):  # noqa: N818 - says what was found, and is caught by every reader
@@ -183,9 +186,8 @@ def decode_process(record: bytes) -> ProcessRecord:
 
 def decode_slot(record: bytes) -> SlotRecord | None:
     """Return what a slot says; None if it says nothing that this version knows."""
-    *numbers, name, kind, backend, source, phase = FACTS.unpack_from(record, FACTS_AT)
-    values: list[Any] = [*SLOT.unpack_from(record), *numbers]
-    slot = SlotRecord(*values, *map(_text, (name, kind, backend, source, phase)))
+    values: list[Any] = [*SLOT.unpack_from(record), *FACTS.unpack_from(record, FACTS_AT)]
+    slot = SlotRecord(*(_text(part) if isinstance(part, bytes) else part for part in values))
     return slot if slot.state in (FREE, READY, COMPILING, NEW) else None
 
 

@@ -16,6 +16,7 @@ class ProgramStatus:
         name: What it was called when it was made.
         kind: "training" or "inference".
         backend: That runs it.
+        device: That it runs on, as torch calls it; empty: not known yet.
         source: Where its executable is from: "compiled", "cache hit", "captured", "eager" or
             "file"; empty: it is not there yet.
         state: What it does.
@@ -32,6 +33,7 @@ class ProgramStatus:
     name: str
     kind: str
     backend: str
+    device: str
     source: str
     state: State
     phase: str

@@ -66,7 +66,7 @@ class Watch:
         return describe_process(reading, before, resources)
 
 
-def look_twice(seconds: float) -> MachineStatus:
+def read_programs(seconds: float = 1.0) -> MachineStatus:
     """Return what runs, with rates and shares over so many seconds."""
     watch = Watch()
     first = watch.look()
@@ -141,6 +141,7 @@ def _describe_program(
         name=slot.name,
         kind=slot.kind,
         backend=slot.backend,
+        device=slot.device,
         source=slot.source,
         state=state,
         phase=slot.phase if state == "compiling" else "",

@@ -234,7 +234,7 @@ class Program:
         self._executor = Executor(
             step.binding, self.options, step.signature, built, self._optimizer
         )
-        self._beacon.is_ready(built.source)
+        self._beacon.is_ready(built.source, str(self._executor.device))
 
     @short_tracebacks()
     def memory_report(self, *args: Any, **kwargs: Any) -> MemoryReport:
@@ -260,7 +260,7 @@ class Program:
         step = self._make_step(form)
         self._workspace = workspace
         self._install(step, self._arrange(step), built)
-        self._beacon.is_ready("file")
+        self._beacon.is_from("file")
 
     def _arrange(self, step: StepFunction) -> Arrangement | None:
         return self._optimizer.arrange(step.binding) if self._optimizer is not None else None
