@@ -187,7 +187,8 @@ def decode_process(record: bytes) -> ProcessRecord:
 def decode_slot(record: bytes) -> SlotRecord | None:
     """Return what a slot says; None if it says nothing that this version knows."""
     values: list[Any] = [*SLOT.unpack_from(record), *FACTS.unpack_from(record, FACTS_AT)]
-    slot = SlotRecord(*(_text(part) if isinstance(part, bytes) else part for part in values))
+    values = [_text(part) if isinstance(part, bytes) else part for part in values]
+    slot = SlotRecord(*values)
     return slot if slot.state in (FREE, READY, COMPILING, NEW) else None
 
 

@@ -65,6 +65,7 @@ class Page:
         self._samples = self._trained_ns = self._interval_ns = self._num_last = 0
         self._epoch = self._num_epochs = 0
         self._loss = float("nan")
+        self._write()
 
     # -- programs ---------------------------------------------------------------------------
 

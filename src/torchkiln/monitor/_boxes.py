@@ -73,7 +73,7 @@ def _process_box(devices: Devices, status: MachineStatus, host: str) -> list[str
         width = (sum(_DEVICE_WIDTHS) + len(_DEVICE_WIDTHS) - 1,)
         text = f"No attached processes in partition {host}"
         return [_line(width), _row((text,), width), _line(width)]
-    head = (f"Attached processes in partition {host}", "Device", "Board")
+    head = (f"Attached processes in partition {host}", "IPU", "Board")
     return [
         _line(_PROCESS_HEAD),
         _row(head, _PROCESS_HEAD),
@@ -129,4 +129,5 @@ def _cell(text: str, width: int) -> str:
     shown = "".join(char if char.isprintable() else "?" for char in text)
     if len(shown) > width:
         shown = f"{shown[: width - 3]}..." if width > 6 else shown[:width]
-    return shown.center(width)
+    left = (width - len(shown)) // 2
+    return (" " * left + shown).ljust(width)

@@ -69,7 +69,7 @@ _COLUMNS = (
     _Column("exec", 80, _empty, lambda p: share_text(p.executing_share)),
     _Column("wait", 80, lambda p: share_text(p.waiting_share), _empty),
     _Column("loss", 100, lambda p: loss_text(p), _empty),
-    _Column("memory", 60, lambda p: _memory(p), _empty),
+    _Column("memory", 70, lambda p: _memory(p), _empty),
     _Column("peak", 140, lambda p: _peak(p), _empty),
     _Column("CPU", 100, lambda p: _cores(p), _empty),
     _Column("thr", 140, lambda p: _count(p, "num_threads"), _empty),
@@ -100,20 +100,22 @@ def status_table(status: MachineStatus, width: int) -> RenderableType:
 def _process_table(status: MachineStatus, width: int) -> Table:
     columns = [column for column in _COLUMNS if width >= column.least_width]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for column in columns:
+    rows = []
+    for process in status.processes:
+        rows.append([column.of_process(process) for column in columns])
+        rows += [[column.of_program(program) for column in columns] for program in process.programs]
+    for number, column in enumerate(columns):
+        # Texts give way where room is short; half a number would be another number.
+        widest = max(len(column.title), *(len(row[number]) for row in rows))
         table.add_column(
             column.title,
             justify="right" if column.is_number else "left",
             no_wrap=True,
             overflow="ellipsis",
-            # Texts give way; half a number would be another number.
-            min_width=6 if column.title == "state" else None,
-            ratio=None,
+            width=widest if column.is_number else None,
         )
-    for process in status.processes:
-        table.add_row(*(column.of_process(process) for column in columns))
-        for program in process.programs:
-            table.add_row(*(column.of_program(program) for column in columns))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -149,7 +149,7 @@ def _describe_program(
         num_ranks=slot.num_ranks,
         calls=slot.calls,
         steps=slot.steps,
-        steps_per_s=_rates.rate(now, earlier and _rates.steps_of(earlier), at_ns),
+        steps_per_s=_rates.rate(now, None if earlier is None else _rates.steps_of(earlier), at_ns),
         executing_share=executing,
     )
 
@@ -165,7 +165,9 @@ def _describe_training(reading: Reading, before: Reading | None) -> TrainingStat
         loss=process.loss,
         samples=process.samples,
         samples_per_s=_rates.rate(
-            _rates.samples_of(process), earlier and _rates.samples_of(earlier), reading.at_ns
+            _rates.samples_of(process),
+            None if earlier is None else _rates.samples_of(earlier),
+            reading.at_ns,
         ),
     )
 
