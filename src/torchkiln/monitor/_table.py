@@ -21,6 +21,10 @@ _STYLES = {
     "stopped": "red",
 }
 NOTHING = "-"
+_GAP = 2
+_COMMAND, _STATE = "command / program", "state"
+# How narrow texts may become before a column is left out.
+_ELASTIC = {_COMMAND: 20, _STATE: 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +33,14 @@ class _Column:
 
     Args:
         title: At its head.
-        least_width: Of the screen that it is shown on.
+        rank: Those of the highest rank are left out first where room is short; 0: never.
         of_process: What it says of a process.
         of_program: What it says of a program.
         is_number: Numbers stand on the right, and are never cut.
     """
 
     title: str
-    least_width: int
+    rank: int
     of_process: Callable[[ProcessStatus], str]
     of_program: Callable[[ProgramStatus], str]
     is_number: bool = True
@@ -49,31 +53,29 @@ def _empty(_: ProcessStatus | ProgramStatus) -> str:
 # In the order in which they stand; narrow screens show fewer of them.
 _COLUMNS = (
     _Column("PID", 0, lambda p: str(p.pid), _empty),
-    _Column("user", 120, lambda p: escape(p.user), _empty, is_number=False),
-    _Column("time", 80, lambda p: span_text(p.seconds), _empty),
+    _Column("user", 6, lambda p: escape(p.user), _empty, is_number=False),
+    _Column("time", 4, lambda p: span_text(p.seconds), _empty),
     _Column(
-        "command / program",
+        _COMMAND,
         0,
         lambda p: f"[bold]{escape(p.command)}",
         lambda p: f"  {escape(p.name)}",
         is_number=False,
     ),
-    _Column(
-        "state", 0, lambda p: _state(p.state, p.phase), lambda p: _program_state(p), is_number=False
-    ),
-    _Column("backend", 110, _empty, lambda p: escape(p.backend), is_number=False),
-    _Column("built", 110, _empty, lambda p: escape(p.source) or NOTHING, is_number=False),
-    _Column("rank", 150, _empty, lambda p: rank_text(p)),
+    _Column(_STATE, 0, lambda p: _state(p.state), lambda p: _program_state(p), is_number=False),
+    _Column("backend", 6, _empty, lambda p: escape(p.backend), is_number=False),
+    _Column("built", 5, _empty, lambda p: escape(p.source) or NOTHING, is_number=False),
+    _Column("rank", 7, _empty, lambda p: rank_text(p)),
     _Column("steps/s", 0, _empty, lambda p: number_text(p.steps_per_s)),
-    _Column("samples/s", 90, lambda p: _samples(p), _empty),
-    _Column("exec", 80, _empty, lambda p: share_text(p.executing_share)),
-    _Column("wait", 80, lambda p: share_text(p.waiting_share), _empty),
-    _Column("loss", 100, lambda p: loss_text(p), _empty),
-    _Column("memory", 70, lambda p: _memory(p), _empty),
-    _Column("peak", 140, lambda p: _peak(p), _empty),
-    _Column("CPU", 100, lambda p: _cores(p), _empty),
-    _Column("thr", 140, lambda p: _count(p, "num_threads"), _empty),
-    _Column("child", 140, lambda p: _count(p, "num_children"), _empty),
+    _Column("samples/s", 2, lambda p: _samples(p), _empty),
+    _Column("exec", 3, _empty, lambda p: share_text(p.executing_share)),
+    _Column("wait", 3, lambda p: share_text(p.waiting_share), _empty),
+    _Column("loss", 3, lambda p: loss_text(p), _empty),
+    _Column("memory", 1, lambda p: _memory(p), _empty),
+    _Column("peak", 7, lambda p: _peak(p), _empty),
+    _Column("CPU", 4, lambda p: _cores(p), _empty),
+    _Column("thr", 8, lambda p: _count(p, "num_threads"), _empty),
+    _Column("child", 8, lambda p: _count(p, "num_children"), _empty),
 )
 
 
@@ -98,25 +100,53 @@ def status_table(status: MachineStatus, width: int) -> RenderableType:
 
 
 def _process_table(status: MachineStatus, width: int) -> Table:
-    columns = [column for column in _COLUMNS if width >= column.least_width]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
     rows = []
     for process in status.processes:
-        rows.append([column.of_process(process) for column in columns])
-        rows += [[column.of_program(program) for column in columns] for program in process.programs]
-    for number, column in enumerate(columns):
-        # Texts give way where room is short; half a number would be another number.
-        widest = max(len(column.title), *(len(row[number]) for row in rows))
-        table.add_column(
-            column.title,
-            justify="right" if column.is_number else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            width=widest if column.is_number else None,
-        )
+        rows.append([Text.from_markup(column.of_process(process)) for column in _COLUMNS])
+        rows += [
+            [Text.from_markup(column.of_program(program)) for column in _COLUMNS]
+            for program in process.programs
+        ]
+    needed = {
+        column.title: max(len(column.title), *(row[number].cell_len for row in rows))
+        for number, column in enumerate(_COLUMNS)
+    }
+    widths = _fit(needed, width)
+    table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold cyan")
+    for column in _COLUMNS:
+        if column.title in widths:
+            table.add_column(
+                column.title,
+                justify="right" if column.is_number else "left",
+                no_wrap=True,
+                overflow="ellipsis",
+                width=widths[column.title],
+            )
     for row in rows:
-        table.add_row(*row)
+        cells = zip(_COLUMNS, row, strict=True)
+        table.add_row(*(cell for column, cell in cells if column.title in widths))
     return table
+
+
+def _fit(needed: dict[str, int], width: int) -> dict[str, int]:
+    """Return the widths of the columns that there is room for, by title.
+
+    Texts give way first, then whole columns: half a number would be another number.
+    """
+    ranks = {column.title: column.rank for column in _COLUMNS}
+    widths = dict(needed)
+    while True:
+        excess = sum(widths.values()) + _GAP * len(widths) - width
+        for title, least in _ELASTIC.items():
+            given = min(max(excess, 0), max(needed[title] - least, 0))
+            widths[title] = needed[title] - given
+            excess -= given
+        # The last of those that matter least, so that the first columns stay.
+        worst = max(reversed(widths), key=lambda title: ranks[title])
+        if excess <= 0 or not ranks[worst]:
+            return widths
+        del widths[worst]
+        widths.update({title: needed[title] for title in _ELASTIC})
 
 
 def _other_table(status: MachineStatus) -> Table:
@@ -129,14 +159,12 @@ def _other_table(status: MachineStatus) -> Table:
     return table
 
 
-def _state(state: str, phase: str = "") -> str:
-    text = f"{state}: {phase}" if phase else state
-    return f"[{_STYLES[state]}]{escape(text)}"
+def _state(state: str) -> str:
+    return f"[{_STYLES[state]}]{state}"
 
 
 def _program_state(program: ProgramStatus) -> str:
-    # What its process says already is not said again.
-    return "" if program.state == "compiling" else f"[dim]{program.state}"
+    return f"[dim]{escape(program.phase or program.state)}"
 
 
 def rank_text(program: ProgramStatus) -> str:
