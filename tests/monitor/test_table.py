@@ -21,9 +21,19 @@ def shown(status: MachineStatus, width: int) -> str:
 
 
 def test_a_wide_screen_shows_everything():
-    text = shown(sample_machine(sample_process()), 170)
+    text = shown(sample_machine(sample_process()), 180)
     process, program = text.splitlines()[1:3]
-    for word in ("205698", "trainee01", "1h02m", "running", "7,791", "2 %", "0.01236", "1.2 GB"):
+    for word in (
+        "205698",
+        "trainee01",
+        "1h02m",
+        "running",
+        "7,791",
+        "2 %",
+        "2/5",
+        "0.01236",
+        "1.2 GB",
+    ):
         assert word in process
     for word in ("1.3 GB", "197 %", "14", "2"):
         assert word in process
@@ -58,9 +68,9 @@ def test_a_compilation_tells_its_phase():
 
 def test_what_is_unknown_is_a_dash():
     process = sample_process(training=None, resources=None, waiting_share=None)
-    text = shown(sample_machine(process), 160)
+    text = shown(sample_machine(process), 180)
     assert "None" not in text
-    assert text.splitlines()[1].split()[-8:] == ["-"] * 8
+    assert text.splitlines()[1].split()[-9:] == ["-"] * 9
 
 
 def test_text_of_others_is_text():

@@ -70,6 +70,7 @@ _COLUMNS = (
     _Column("samples/s", 2, lambda p: _samples(p), _empty),
     _Column("exec", 3, _empty, lambda p: share_text(p.executing_share)),
     _Column("wait", 3, lambda p: share_text(p.waiting_share), _empty),
+    _Column("epoch", 5, lambda p: _epoch(p), _empty),
     _Column("loss", 3, lambda p: loss_text(p), _empty),
     _Column("memory", 1, lambda p: _memory(p), _empty),
     _Column("peak", 7, lambda p: _peak(p), _empty),
@@ -183,6 +184,11 @@ def number_text(value: float | None) -> str:
 
 def share_text(value: float | None) -> str:
     return NOTHING if value is None else f"{100 * value:.0f} %"
+
+
+def _epoch(process: ProcessStatus) -> str:
+    training = process.training
+    return NOTHING if training is None else f"{training.epoch}/{training.num_epochs}"
 
 
 def loss_text(process: ProcessStatus) -> str:

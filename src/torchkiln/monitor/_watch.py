@@ -24,14 +24,19 @@ from torchkiln.monitor._status import (
 )
 
 # How far rates and shares look back: short enough to see a change, long enough to be steady.
-_WINDOW_NS = 5_000_000_000
+_WINDOW_S = 5.0
 
 
 @final
 class Watch:
-    """Remembers the readings of the last seconds; each `look` compares with the oldest of them."""
+    """Remembers the readings of the last seconds; each `look` compares with the oldest of them.
 
-    def __init__(self) -> None:
+    Args:
+        window_s: How many seconds; 0 compares with the last look.
+    """
+
+    def __init__(self, window_s: float = _WINDOW_S) -> None:
+        self._window_ns = int(window_s * 1e9)
         self._resources = ResourceReader()
         self._past: collections.deque[tuple[int, dict[tuple[int, int], Reading]]] = (
             collections.deque()
@@ -41,7 +46,7 @@ class Watch:
         """Return what runs now."""
         readings = read_beacons()
         at_ns = time.monotonic_ns()
-        while len(self._past) > 1 and at_ns - self._past[1][0] >= _WINDOW_NS:
+        while len(self._past) > 1 and at_ns - self._past[1][0] >= self._window_ns:
             self._past.popleft()
         first_ns, before = self._past[0] if self._past else (at_ns, {})
         found = []
