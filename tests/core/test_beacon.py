@@ -222,8 +222,8 @@ def test_whatever_fails_the_run_goes_on_without(folder, monkeypatch, call):
     program = make_program()
     with program, waiting_for_data:
         tell_training(1, 1.0, 1, 1)
-    monkeypatch.undo()
     assert _beacon_page.page is None
+    assert not folder.exists() or list(folder.iterdir()) == []
 
 
 def test_no_folder_at_all(tmp_path, folder, monkeypatch):

@@ -90,12 +90,16 @@ def make_locked(folder: int, prefix: str, suffix: str, mode: int) -> tuple[str, 
                 if _is_at(descriptor, name, folder):
                     return name, descriptor
         except BaseException:
-            os.close(descriptor)
+            _drop(name, descriptor, folder)
             raise
-        os.close(descriptor)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
+        _drop(name, descriptor, folder)
     raise BlockingIOError("another process keeps locking new beacons")
+
+
+def _drop(name: str, descriptor: int, folder: int) -> None:
+    os.close(descriptor)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
 @contextlib.contextmanager

@@ -196,6 +196,7 @@ def _make_page() -> Page | None:
         warn_user(f"{VARIABLE} must be 0, 1 or shared, got {wanted!r}; it is taken for 1")
     if wanted == _OFF:
         return None
+    _stay_with_this_process()
     pid = os.getpid()
     header = layout.Header(
         pid=pid,
@@ -215,7 +216,6 @@ def _make_page() -> Page | None:
         with contextlib.suppress(OSError):
             public, public_lock = publish(pid, header.start_ticks)
             locks.append(public_lock)
-    _stay_with_this_process()
     return Page(path, memory, locks, public)
 
 
