@@ -1,4 +1,4 @@
-"""Processes with a beacon, for tests: in a folder of their own, and without torch."""
+"""Beacons for tests, of this process and of others: in a folder of their own, without torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from torchkiln.core import _beacon_folder, _beacon_page
+from torchkiln.core._beacon import ProgramBeacon
+from torchkiln.monitor._beacons import Reading, read_beacons
 
 SOURCE = Path(__file__).parents[2] / "src"
 # A program that has run three times.
@@ -55,3 +61,29 @@ def running(code: str = WAIT, **settings: str) -> Iterator[subprocess.Popen[str]
         for stream in (process.stdin, process.stdout):
             assert stream is not None
             stream.close()
+
+
+def own_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield where beacons lie from now on: a session of its own, in which there is none yet."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(_beacon_folder, "_SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(_beacon_folder, "_SESSIONS", tmp_path / "sessions")
+    monkeypatch.setattr(_beacon_page, "page", None)
+    monkeypatch.setattr(_beacon_page, "_is_off", False)
+    yield tmp_path / "torchkiln"
+    if _beacon_page.page is not None:
+        _beacon_page.page.drop_programs()
+        _beacon_page.page.close()
+
+
+def make_program(name: str = "training step", **settings: int) -> ProgramBeacon:
+    program = ProgramBeacon(name, "training", "capture", **settings)
+    with program.compiling():
+        program.is_ready("captured", "cpu")
+    return program
+
+
+def read_one() -> Reading:
+    """Return what the only living process tells."""
+    (reading,) = read_beacons().living
+    return reading
