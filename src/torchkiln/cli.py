@@ -103,6 +103,17 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
     sys.stdout.write(completion_script(shell, _COMMANDS))
 
 
+def devices(json: bool = False) -> None:
+    """List what this machine computes with: cores, caches, instruction sets, memory, GPUs.
+
+    Args:
+        json: Print one JSON record instead of a table.
+    """
+    from torchkiln.commands._monitor import print_devices
+
+    print_devices(as_json=json)
+
+
 def doctor(json: bool = False) -> None:
     """Tell what Torchkiln finds here: versions, devices, threads, compiler, caches.
 
@@ -144,6 +155,22 @@ def fit(
 
     fits = run_fit(program, limit, recompute, json)
     return ExitCode.OK if fits else ExitCode.FAILED
+
+
+def monitor(once: bool = False, json: bool = False, interval: float = 1.0) -> None:
+    """Show which programs run on this machine, how fast, and what they wait for.
+
+    On a terminal the table is live until you press q or Ctrl-C; in a file or a pipe it is printed
+    once. Programs of other users appear if these set TORCHKILN_BEACON=shared.
+
+    Args:
+        once: Print the table once and end.
+        json: Print one JSON record instead, and end.
+        interval: Seconds between two looks, which rates and shares are taken from.
+    """
+    from torchkiln.commands._monitor import run_monitor
+
+    run_monitor(once=once, as_json=json, interval=interval)
 
 
 def plan(
@@ -352,9 +379,11 @@ _COMMANDS = {
         "list": data_list,
         "clear": data_clear,
     },
+    "devices": devices,
     "doctor": doctor,
     "fit": fit,
     "models": {"_help": "List trained models", "list": models_list},
+    "monitor": monitor,
     "plan": plan,
     "predict": predict,
     "profile": {
@@ -369,6 +398,8 @@ _COMMANDS = {
         "show": runs_show,
         "compare": runs_compare,
     },
+    # The same by a shorter name.
+    "top": monitor,
 }
 
 _PROG = "torchkiln"

@@ -23,7 +23,7 @@ LAZY = {
             torchkiln.commands._cache torchkiln.commands._completion torchkiln.commands._dispatch
             torchkiln.commands._doctor torchkiln.commands._fit
             torchkiln.commands._graph_profile torchkiln.commands._models
-            torchkiln.commands._plan torchkiln.commands._predict
+            torchkiln.commands._monitor torchkiln.commands._plan torchkiln.commands._predict
             torchkiln.commands._profile torchkiln.commands._runs
             torchkiln.core
         """,

@@ -30,6 +30,7 @@ from torchkiln.core import (
     span,
     take_over,
 )
+from torchkiln.core._beacon import waiting_for_data
 from torchkiln.data._errors import DatasetError, LoaderError
 from torchkiln.data._process_end import describe_end
 from torchkiln.data._socket_names import share_without_file, use_cleaned_folder
@@ -118,7 +119,7 @@ class _WorkerBatches:
 
     def __next__(self) -> Any:
         try:
-            with span("data", "wait for batch"):
+            with span("data", "wait for batch"), waiting_for_data:
                 return next(self._batches)
         except StopIteration as end:
             if end.value is None:

@@ -22,6 +22,7 @@ from torchkiln.core import (
     span,
     warn_user,
 )
+from torchkiln.core._beacon import ProgramBeacon
 from torchkiln.core._extensions import provided
 from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.data import rebuild
@@ -90,6 +91,14 @@ class Program:
         self._watcher: CallWatcher | None = None
         # Seconds inside calls that went into reports and not into steps.
         self.seconds_aside = 0.0
+        self._beacon = ProgramBeacon(
+            name,
+            "training" if training else "inference",
+            options.backend.value,
+            steps_per_call=options.device_iterations,
+            rank=options.process_id,
+            num_ranks=options.num_processes,
+        )
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -141,6 +150,7 @@ class Program:
             span("compile", self.name),
             _build_lock,
             compile_hooks(),
+            self._beacon.compiling(),
             torch.inference_mode(False),
         ):
             start = time.perf_counter()
@@ -205,6 +215,7 @@ class Program:
         self._executor = Executor(
             step.binding, self.options, step.signature, built, self._optimizer
         )
+        self._beacon.is_ready(built.source, str(self._executor.device))
 
     @short_tracebacks()
     def memory_report(self, *args: Any, **kwargs: Any) -> MemoryReport:
@@ -280,6 +291,7 @@ class Program:
         step = self._make_step(form)
         self._workspace = workspace
         self._install(step, self._arrange(step), built)
+        self._beacon.is_from("file")
 
     def _arrange(self, step: StepFunction) -> Arrangement | None:
         return self._optimizer.arrange(step.binding) if self._optimizer is not None else None
@@ -296,6 +308,7 @@ class Program:
         self.finish_profile()
         with span("program", "destroy"):
             self._built = self._signature = self._executor = None
+            self._beacon.is_destroyed()
             if self._optimizer is not None:
                 self._optimizer.release()
             if self._workspace is not None:
@@ -325,7 +338,7 @@ class Program:
             tensors = self._prepare(self._signature.accept(args, kwargs))
         executor = self._executor
         assert executor is not None
-        with span("program", "training step" if self.training else "inference step"):
+        with span("program", "training step" if self.training else "inference step"), self._beacon:
             outputs = executor.run(tensors)
         self._write_back(tensors)
         if self.options.check_finite:

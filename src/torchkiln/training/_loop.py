@@ -12,6 +12,7 @@ from torch import Tensor, isfinite
 
 from torchkiln.checkpoints import find_non_finite, random_state, set_random_state
 from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError, instant, span
+from torchkiln.core._beacon import tell_training, waiting_for_data
 from torchkiln.report import EpochRecord, RunMonitor, StepRecord
 from torchkiln.report._record import Status
 from torchkiln.training._checkpoint_plan import Words
@@ -196,7 +197,7 @@ class TrainingLoop:
         self._rate.begin()
         while True:
             # Workers get Ctrl-C, too, and may fail before we look.
-            with span("training", "wait for data"), self._guard.excusing():
+            with span("training", "wait for data"), self._guard.excusing(), waiting_for_data:
                 batch = next(batches, _END)
             if batch is _END:
                 self._rate.end()
@@ -215,6 +216,7 @@ class TrainingLoop:
             seconds -= outcome.overhead_s
             with span("report", "step"):
                 history.take(outcome, seconds)
+                tell_training(outcome.samples, outcome.loss, place.epoch + 1, place.num_epochs)
                 self._monitor.step(_record(outcome, place, seconds))
                 self._rate.take(outcome.samples)
                 self._look_at_cores()
