@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torchkiln.profiling.graph._values import Call, Row, SourceLine
@@ -70,6 +70,7 @@ def attribute_call(
     runs: float,
     kinds: Mapping[str, str],
     lines: Lines,
+    elsewhere: Collection[int] = (),
 ) -> tuple[Call, list[Row]]:
     """Return a call of the plan, and the rows that its time is divided into.
 
@@ -82,9 +83,10 @@ def attribute_call(
         runs: How often it runs in a step.
         kinds: Classes of the modules by name.
         lines: Where lines are kept.
+        elsewhere: Nodes whose arithmetic another call does (`calculating_calls`).
     """
     origin = view.timeline.origin(planned)
-    shares = _shares(view, planned)
+    shares = _shares(view, planned, elsewhere)
     read = sum(tensor.size_bytes for tensor in planned.reads)
     written = sum(tensor.size_bytes for tensor in planned.writes)
     places = {(share.origin.module, share.origin.line, share.origin.parameter) for share in shares}
@@ -125,10 +127,24 @@ def attribute_call(
     return call, rows
 
 
-def _shares(view: EntryView, planned: PlannedCall) -> list[_Share]:
+def calculating_calls(planned: Sequence[PlannedCall]) -> dict[int, int]:
+    """Return the place of the one call that does the arithmetic of a node, where that is known.
+
+    The compiler may take a node apart: a product stays a call of a library, and its bias is added
+    by a generated kernel. Nodes that only generated kernels compute are not here: each of these
+    kernels does all of it.
+    """
+    found: dict[int, int] = {}
+    for place, call in enumerate(planned):
+        for number in () if call.is_generated else call.nodes:
+            found.setdefault(number, place)
+    return found
+
+
+def _shares(view: EntryView, planned: PlannedCall, elsewhere: Collection[int]) -> list[_Share]:
     weights: dict[tuple[Origin, str], float] = {}
     flops: dict[tuple[Origin, str], int] = {}
-    counted: set[int] = set()
+    counted: set[int] = set(elsewhere)
     for part in planned.parts:
         numbers = _own_numbers(view, part)
         for number in numbers:

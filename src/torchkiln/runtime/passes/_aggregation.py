@@ -146,7 +146,7 @@ class _Rewriter:
         negative = self._call(node, aten.lt.Scalar, index, 0)
         moved = self._call(node, aten.add.Tensor, index, size)
         result = self._call(node, aten.where.self, negative, moved, index)
-        result.meta = dict(index.meta)
+        result.meta = {**index.meta, **result.meta}
         return result
 
     def without(self, node: fx.Node, rows: fx.Node, index: fx.Node, number: int) -> fx.Node:
@@ -156,7 +156,7 @@ class _Rewriter:
         chosen = self._call(node, aten.eq.Scalar, index, number)
         chosen = self._call(node, aten.view.default, chosen, [-1, *[1] * (value.dim() - 1)])
         result = self._call(node, aten.masked_fill.Scalar, rows, chosen, 0.0)
-        result.meta = dict(rows.meta)
+        result.meta = {**rows.meta, **result.meta}
         return result
 
     def replace(self, node: fx.Node, found: _Found) -> None:
@@ -180,6 +180,8 @@ class _Rewriter:
     def _call(self, before: fx.Node, target: Any, *args: Any) -> fx.Node:
         with self._graph.inserting_before(before):
             made = self._graph.call_function(target, args)
+        # It is there for `before`, whatever it reads.
+        made.meta["custom"] = before.meta.get("custom", {})
         self._places[made] = self._places[before]
         return made
 

@@ -60,6 +60,9 @@ def draw_in_order(graph: fx.GraphModule) -> None:
             result = graph.graph.call_function(operator.getitem, (drawn, 0))
             token = graph.graph.call_function(operator.getitem, (drawn, 1))
             result.meta = dict(node.meta)
+        for made in (drawn, token):
+            # The token must not make one draw look like a part of another.
+            made.meta["custom"] = node.meta.get("custom", {})
         _replace(graph, node, result)
 
 

@@ -19,7 +19,12 @@ import torch
 from torch import fx, nn
 from torch.fx import traceback
 
-from torchkiln.runtime.passes._source_lines import Line, current_line
+from torchkiln.runtime.passes._source_lines import (
+    Line,
+    current_line,
+    is_of_model,
+    is_repeated,
+)
 from torchkiln.torch_internals._autograd import backward_functions, last_sequence_number
 from torchkiln.torch_internals._fx import nodes_given_to
 from torchkiln.torch_internals._modules import calls_replaced
@@ -104,6 +109,8 @@ class _Recorder:
         self._by_number: dict[int, Origin] = {}
         # The operation that is being differentiated.
         self._differentiated: Origin | None = None
+        # Modules that a line of forward ran in.
+        self._modules: dict[Line, set[str]] = {}
 
     def note(self, node: fx.Node) -> None:
         if node.op not in ("call_function", "get_attr"):
@@ -119,13 +126,33 @@ class _Recorder:
             module = _updated.rpartition(".")[0]
             return Origin(module, Phase.UPDATE, parameter=_updated)
         if self.phase is Phase.BACKWARD and not found.module:
-            # Not a part of forward that is repeated.
-            of = self._differentiated
-            return found if of is None else dataclasses.replace(of, phase=Phase.BACKWARD)
-        origin = dataclasses.replace(found, line=current_line(self._outermost))
+            return self._of_backward(found)
+        origin = dataclasses.replace(found, line=self._line())
+        if origin.line is not None and self.phase is Phase.FORWARD:
+            self._modules.setdefault(origin.line, set()).add(origin.module)
         # Operations that autograd does not record see the number of the one before.
         self._by_number.setdefault(last_sequence_number(), origin)
         return origin
+
+    def _of_backward(self, found: Origin) -> Origin:
+        """Return the origin of what no call of a module repeats."""
+        of = self._differentiated
+        if of is None:
+            return found
+        line = current_line(self._outermost) if is_repeated(self._outermost) else None
+        if line is None or not is_of_model(line):
+            return dataclasses.replace(of, phase=Phase.BACKWARD)
+        # A function is repeated that a module gave to `checkpoint`: the module that was at this
+        # line in forward, and around the operation that needs the repetition.
+        around = [name for name in self._modules.get(line, ()) if _is_inside(of.module, name)]
+        return Origin(min(around, key=len, default=of.module), Phase.BACKWARD, line)
+
+    def _line(self) -> Line | None:
+        line, of = current_line(self._outermost), self._differentiated
+        if self.phase is Phase.BACKWARD and not is_of_model(line) and of is not None:
+            # A layer is repeated whose caller does not run now; all of it has the caller's line.
+            return of.line if is_of_model(of.line) else line
+        return line
 
     def differentiating(self, outputs: Any) -> None:
         """Listen to the backward functions of `outputs`, each of which will say what it is."""
@@ -135,6 +162,10 @@ class _Recorder:
                 self._differentiated = self._by_number.get(number)
 
             function.register_prehook(begin)
+
+
+def _is_inside(module: str, outer: str) -> bool:
+    return not outer or module == outer or module.startswith(outer + ".")
 
 
 @contextlib.contextmanager

@@ -23,7 +23,10 @@ _MODELS = tuple(os.path.join(folder, "models") for folder in OWN_FOLDERS)
 # Where modules call each other: no line of any model.
 _CALLING = os.path.join(_TORCH, "nn", "modules", "module.py")
 _LAYERS = os.path.join(_TORCH, "nn")
+_CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
 _GRAPH_LAYERS = os.sep + "torch_geometric" + os.sep
+# Temporary files in which PyG writes parts of its layers, named after their modules.
+_GENERATED_LAYER = "torch_geometric."
 # Ranks of frames; a frame of a higher rank is chosen before one further in.
 _MODEL, _GRAPH_LAYER, _LAYER, _HIDDEN = 3, 2, 1, 0
 
@@ -59,9 +62,24 @@ def current_line(outermost: Collection[CodeType]) -> Line | None:
     return Line(code.co_filename, best.f_lineno, code.co_name)
 
 
+def is_repeated(outermost: Collection[CodeType]) -> bool:
+    """Whether `torch.utils.checkpoint` runs something, no further out than one of `outermost`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in outermost:
+        if frame.f_code.co_filename == _CHECKPOINT:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_of_model(line: Line | None) -> bool:
+    """Whether a line is the user's own or in a model, not inside a layer that somebody called."""
+    return line is not None and _rank(line.file) == _MODEL
+
+
 @functools.lru_cache(maxsize=4096)
 def _rank(file: str) -> int:
-    if file == _CALLING:
+    if file == _CALLING or os.path.basename(file).startswith(_GENERATED_LAYER):
         return _HIDDEN
     if file.startswith(_MODELS):
         return _MODEL
