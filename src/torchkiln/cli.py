@@ -16,6 +16,13 @@ from torchkiln.commands._data import (
     data_sample,
     data_water,
 )
+from torchkiln.commands._looking import (
+    devices,
+    monitor,
+    profile_diff,
+    profile_merge,
+    profile_show,
+)
 from torchkiln.core import OptionsError, __version__
 from torchkiln.core._near_miss import did_you_mean
 from torchkiln.core._progress import say
@@ -103,17 +110,6 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
     sys.stdout.write(completion_script(shell, _COMMANDS))
 
 
-def devices(json: bool = False) -> None:
-    """List what this machine computes with: cores, caches, instruction sets, memory, GPUs.
-
-    Args:
-        json: Print one JSON record instead of a table.
-    """
-    from torchkiln.commands._monitor import print_devices
-
-    print_devices(as_json=json)
-
-
 def doctor(json: bool = False) -> None:
     """Tell what Torchkiln finds here: versions, devices, threads, compiler, caches.
 
@@ -132,6 +128,7 @@ def fit(
     program: str,
     limit: str | None = None,
     recompute: str | None = None,
+    profile_dir: Path | None = None,
     json: Path | None = None,
 ) -> int:
     """Predict the memory of a program before it runs, and say what to do if it does not fit.
@@ -149,28 +146,14 @@ def fit(
             is free on this machine.
         recompute: Predict for this options.recompute: auto, or names of modules with commas
             between them.
+        profile_dir: Also write a report of the calls and the memory of a step, line by line, into a
+            folder in this one; nothing is run for it.
         json: Also write the figures to this file, in bytes.
     """
     from torchkiln.commands._fit import fit as run_fit
 
-    fits = run_fit(program, limit, recompute, json)
+    fits = run_fit(program, limit, recompute, profile_dir, json)
     return ExitCode.OK if fits else ExitCode.FAILED
-
-
-def monitor(once: bool = False, json: bool = False, interval: float = 1.0) -> None:
-    """Show which programs run on this machine, how fast, and what they wait for.
-
-    On a terminal the table is live until you press q or Ctrl-C; in a file or a pipe it is printed
-    once. Programs of other users appear if these set TORCHKILN_BEACON=shared.
-
-    Args:
-        once: Print the table once and end.
-        json: Print one JSON record instead, and end.
-        interval: Seconds between two looks, which rates and shares are taken from.
-    """
-    from torchkiln.commands._monitor import run_monitor
-
-    run_monitor(once=once, as_json=json, interval=interval)
 
 
 def plan(
@@ -240,63 +223,6 @@ def predict(
         backend=backend,
         device=device,
     )
-
-
-def profile_show(
-    path: Path | None = None,
-    by: Literal["line", "module", "operator", "phase", "parameter", "call"] | None = None,
-    top: int = 15,
-) -> None:
-    """Print what a profile says: where the time and the memory of a step or of a run go.
-
-    For example: torchkiln profile show graph_profile --by line --top 30, or
-    torchkiln profile show system_profile
-
-    Args:
-        path: What to show, which may stand alone, without --path: the folder of a graph profile (or
-            one that holds those of several programs), the folder of a system profile, or a file.
-        by: Of a graph profile, show one table only: times by line, module, operator, phase,
-            parameter or call; default: a summary of all.
-        top: How many rows a table of a graph profile shows at most.
-    """
-    from torchkiln.commands._profile import show_profile
-
-    show_profile(path, by, top)
-
-
-def profile_diff(
-    paths: list[Path] = [],  # noqa: B006 - read by the command line, never changed
-    by: Literal["row", "line", "module", "operator", "phase", "parameter"] = "row",
-    top: int = 20,
-) -> None:
-    """Compare two profiles row by row; the differences add up to that of the step times.
-
-    For example: torchkiln profile diff before/training after/training --by line
-
-    Args:
-        paths: The two profiles, which may stand alone, without --paths: files or folders.
-        by: What times are summed by; row: phase, module, line, operator and parameter.
-        top: How many rows a table shows at most; the others are summed in one.
-    """
-    from torchkiln.commands._graph_profile import diff_graph_profiles
-
-    diff_graph_profiles(paths, by, top)
-
-
-def profile_merge(directory: Path | None = None) -> None:
-    """Put the files of all processes of a system profile together into one, for Perfetto.
-
-    A run does this at its end; it is left to you if the run was killed.
-
-    For example: torchkiln profile merge system_profile
-
-    Args:
-        directory: The folder of the profile, which may stand alone, without --directory; the
-            newest run in it is merged into its trace.json.
-    """
-    from torchkiln.commands._profile import merge_profile
-
-    merge_profile(directory)
 
 
 def runs_list(output_dir: Path = Path("runs"), json: bool = False) -> None:

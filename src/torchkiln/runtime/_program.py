@@ -39,6 +39,7 @@ from torchkiln.runtime.compile._export import CompiledProgram, write_program
 from torchkiln.runtime.execute._anchors import (
     check_anchored_parameters,
     micro_batch_anchors,
+    tensor_names,
 )
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executor import Executor
@@ -372,11 +373,6 @@ class Program:
         """
         if self._optimizer is None:
             raise OptimizerError("an inference program has no optimiser; use training_model")
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise OptimizerError(
-                f"expected a torch optimiser, got {type(optimizer).__name__}; use one of SGD, "
-                "Adam, AdamW, RMSprop or LAMB"
-            )
         with span("program", "set optimizer"):
             self._optimizer.replace(optimizer)
 
@@ -397,13 +393,8 @@ class Program:
         """Return the names of internal tensors, among them those that can be anchored."""
         metadata = self._require_compiled().metadata
         assert self._signature is not None
-        names = [f"input/{form.name}" for form in self._signature.forms]
-        names += [bound.name for bound in bind(self.module).bound]
-        if self.training:
-            names += ["loss"]
-            for prefix in ("Gradient___", "UpdatedVar___"):
-                names += [prefix + name for name in metadata.updated]
-        return names
+        updated = metadata.updated if self.training else None
+        return tensor_names(self._signature, bind(self.module), updated)
 
     def perf_counters(self) -> dict[str, list[list[float]]]:
         """Return when inputs and outputs of the latest call's micro-batches moved, in seconds."""
