@@ -6,8 +6,10 @@ from torch import nn
 
 from torchkiln.torch_internals._autograd import (
     TorchDispatchMode,
+    backward_functions,
     below_autograd,
     is_in_backward,
+    last_sequence_number,
     mkldnn_is_enabled,
     schema_of,
     set_mkldnn_enabled,
@@ -100,3 +102,58 @@ def test_without_mkldnn_a_recurrent_layer_uses_other_operators():
         assert not operators()
     finally:
         set_mkldnn_enabled(before)
+
+
+def test_an_operation_has_the_number_of_its_backward_function():
+    weight = torch.ones(2, requires_grad=True)
+    product = weight * 2
+    number = last_sequence_number()
+    assert product.grad_fn._sequence_nr() == number
+    total = product.sum()
+    assert total.grad_fn._sequence_nr() == last_sequence_number() > number
+    with torch.no_grad():
+        weight * 3
+    assert total.grad_fn._sequence_nr() == last_sequence_number(), "only what is recorded counts"
+
+
+def test_the_number_is_there_while_the_operator_runs():
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(last_sequence_number())
+            return func(*args, **(kwargs or {}))
+
+    weight = torch.ones(2, requires_grad=True)
+    with Watch():
+        product = weight.sin()
+        result = product.cos()
+    assert seen == [product.grad_fn._sequence_nr(), result.grad_fn._sequence_nr()]
+
+
+def test_backward_functions_are_found_with_their_numbers():
+    weight = torch.ones(2, requires_grad=True)
+    product = weight * 2
+    both = product + product.sin()
+    found = backward_functions(both.sum())
+    names = sorted(function.name() for function in found)
+    assert names == [
+        "AddBackward0",
+        "MulBackward0",
+        "SinBackward0",
+        "SumBackward0",
+        "torch::autograd::AccumulateGrad",
+    ]
+    assert found[product.grad_fn] == product.grad_fn._sequence_nr()
+    assert backward_functions([both, product]).keys() == backward_functions(both).keys()
+    assert backward_functions([torch.ones(1)]) == {}
+
+
+def test_a_backward_function_tells_before_it_runs():
+    order = []
+    weight = torch.ones(2, requires_grad=True)
+    result = (weight * 2).sin().sum()
+    for function in backward_functions(result):
+        function.register_prehook(lambda gradients, f=function: order.append(f.name()))
+    torch.autograd.grad(result, weight)
+    assert order[:3] == ["SumBackward0", "SinBackward0", "MulBackward0"]

@@ -3,7 +3,7 @@
 import torch
 
 from torchkiln.torch_internals._fake_tensors import FakeTensor, fake_mode
-from torchkiln.torch_internals._fx import map_tensors, record_graph, tensors_in
+from torchkiln.torch_internals._fx import map_tensors, nodes_given_to, record_graph, tensors_in
 
 aten = torch.ops.aten
 
@@ -53,3 +53,39 @@ def test_tensors_are_found_in_nested_results():
 def test_tensors_are_replaced_in_nested_results():
     result = map_tensors(torch.numel, (torch.zeros(4), [torch.zeros(2), "text"]))
     assert result == (4, [2, "text"])
+
+
+def test_every_node_is_given_away_right_after_it_was_recorded():
+    given = []
+
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        return list(torch.autograd.grad(x.sin().sum(), [x]))
+
+    def note(node):
+        assert "val" not in node.meta, "its result comes later"
+        given.append(node)
+
+    with nodes_given_to(note), torch.fx.traceback.preserve_node_meta():
+        nodes = recorded(gradient, (3,))
+    assert [node for node in given if node.op == "call_function"] == nodes
+    count = len(given)
+    recorded(gradient, (3,))
+    assert len(given) == count
+
+
+def test_what_is_annotated_is_there_when_a_node_is_given_away():
+    seen = {}
+
+    def function(x):
+        with torch.fx.traceback.annotate({"who": "first"}):
+            y = x.sin()
+        return [y.cos()]
+
+    def note(node):
+        seen[str(node.target)] = node.meta.get("custom", {}).get("who")
+
+    with torch.fx.traceback.preserve_node_meta(), nodes_given_to(note):
+        recorded(function, (3,))
+    assert seen["aten.sin.default"] == "first"
+    assert seen["aten.cos.default"] is None

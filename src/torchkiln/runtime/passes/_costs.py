@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from torchkiln.torch_internals._autograd import schema_of
 from torchkiln.torch_internals._fx import tensors_in
@@ -29,10 +29,11 @@ def flops_of(node: fx.Node) -> int:
     arguments = [_value(argument) for argument in node.args]
     keywords = {name: _value(value) for name, value in node.kwargs.items()}
     result = node.meta.get("val")  # nodes that a pass put in have none
-    own = _OWN.get(_name(node))
+    packet = getattr(node.target, "overloadpacket", None)
+    own = _OWN.get(_name(node)) or _ATTENTION.get(str(packet))
     if own is not None:
         return int(own(arguments, tensors_in(result)))
-    formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    formula = flop_registry.get(packet)
     if formula is not None:
         try:
             return int(formula(*arguments, **keywords, out_val=result))
@@ -124,9 +125,26 @@ def _elements(arguments: list[Any], results: list[Tensor]) -> int:
     return max((t.numel() for t in tensors_in([arguments, results])), default=0)
 
 
+def _scatter_sum(arguments: list[Any], results: list[Tensor]) -> int:
+    """A sum for each row that goes somewhere, and a product where rows have factors."""
+    x, index, weights = arguments[0], arguments[1], arguments[4:5]
+    times = 2 if weights and weights[0] is not None else 1
+    return times * int(index.numel()) * math.prod(x.shape[1:])
+
+
 def _spline(arguments: list[Any], results: list[Tensor]) -> int:
     return _SPLINE_FLOPS * max(math.prod(arguments[0].shape), results[0].numel())
 
+
+# On the CPU attention has operators of its own, which torch does not count.
+_ATTENTION: dict[str, Callable[[list[Any], list[Tensor]], int]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu": lambda arguments, results: sdpa_flop_count(
+        *(value.shape for value in arguments[:3])
+    ),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": lambda arguments, results: (
+        sdpa_backward_flop_count(*(value.shape for value in arguments[:4]))
+    ),
+}
 
 _OWN: dict[str, Callable[[list[Any], list[Tensor]], int]] = {
     "cfconv": _cfconv,
@@ -140,7 +158,7 @@ _OWN: dict[str, Callable[[list[Any], list[Tensor]], int]] = {
     "refine": _spline,
     "coarsen": _spline,
     "segment_sum": _elements,
-    "scatter_sum": _elements,
+    "scatter_sum": _scatter_sum,
     "scatter_extreme": _elements,
     "draw": lambda arguments, results: math.prod(arguments[3]),
 }

@@ -1,0 +1,152 @@
+"""`Options(profile_dir=...)`: a report from the calls that a program makes anyway."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import _profiled_models as models
+import pytest
+import torch
+
+from torchkiln import Options, inference_model, training_model
+from torchkiln.profiling import load_profile
+from torchkiln.profiling.graph import _automatic, _liveness
+
+
+def rows():
+    return tuple(torch.randn(16, 8) for _ in range(2))
+
+
+@pytest.fixture
+def options(tmp_path):
+    return Options(backend="capture", show_progress=False, profile_dir=tmp_path / "profiles")
+
+
+def make(options, name="training step"):
+    torch.manual_seed(3)
+    module = models.Chain()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    return training_model(module, options, optimizer, name=name)
+
+
+def folders(options):
+    if not options.profile_dir.exists():
+        return []
+    return sorted(path.name for path in options.profile_dir.iterdir())
+
+
+def test_the_report_is_there_after_enough_calls(options, monkeypatch):
+    monkeypatch.setattr(_automatic, "_CALLS", 4)
+    program, inputs = make(options), rows()
+    for _ in range(_automatic._WARM_CALLS + 3):
+        program(*inputs)
+        assert folders(options) == []
+    program(*inputs)
+    assert folders(options) == ["training"]
+    assert (options.profile_dir / "training" / "report.html").exists()
+    profile = load_profile(options.profile_dir)
+    assert profile.times.steps_measured == 4
+    assert profile.times.waiting_us is not None
+    assert sum(row.us for row in profile.rows) == pytest.approx(profile.times.executable_us)
+    written = (options.profile_dir / "training" / "profile.json").stat().st_mtime_ns
+    for _ in range(10):
+        program(*inputs)
+    program.destroy()
+    after = (options.profile_dir / "training" / "profile.json").stat().st_mtime_ns
+    assert after == written, "one report"
+
+
+def test_a_program_that_is_destroyed_early_has_its_report(options):
+    program, inputs = make(options), rows()
+    for _ in range(3):
+        program(*inputs)
+    assert folders(options) == []
+    program.destroy()
+    assert load_profile(options.profile_dir).times.steps_measured == 1
+
+
+def test_a_program_that_never_ran_has_none(options):
+    program = make(options)
+    program.compile(*rows())
+    program.destroy()
+    assert folders(options) == []
+
+
+def test_each_program_has_a_folder(options):
+    programs = [
+        make(options),
+        make(options, name="second run: a/b"),
+        inference_model(models.Chain().eval(), options),
+    ]
+    for program in programs:
+        program(*rows())
+        program.destroy()
+    assert folders(options) == ["inference", "second_run__a_b", "training"]
+
+
+def test_losses_are_those_without_a_profile(options):
+    inputs = rows()
+    plain, watched = make(options.replace(profile_dir=None)), make(options)
+    expected = [plain(*inputs) for _ in range(5)]
+    losses = [watched(*inputs) for _ in range(5)]
+    assert torch.equal(torch.stack(losses), torch.stack(expected))
+    watched.destroy()
+
+
+def test_plain_python_is_warned_of_and_runs(options):
+    program = make(options.replace(backend="eager"))
+    with pytest.warns(UserWarning, match=r"there will be no profile .* plain Python"):
+        program(*rows())
+    program(*rows())
+    program.destroy()
+    assert folders(options) == []
+
+
+def test_a_step_larger_than_the_memory_has_its_report_before_it_runs(options, monkeypatch):
+    monkeypatch.setattr(_liveness, "available_bytes", lambda: 1000)
+    program, inputs = make(options), rows()
+    with pytest.warns(UserWarning, match=r"needs more memory than is free; .*report\.html"):
+        program.compile(*inputs)
+    profile = load_profile(options.profile_dir)
+    assert profile.times is None
+    assert not profile.liveness.fits
+    assert profile.liveness.advice
+    assert profile.insights[0].kind == "memory"
+    program.destroy()
+
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+from torchkiln import Options, training_model
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return nn.functional.mse_loss(self.linear(x), x)
+
+module = Model()
+options = Options(backend="capture", show_progress=False, profile_dir=sys.argv[1])
+program = training_model(module, options, torch.optim.SGD(module.parameters(), lr=0.1))
+for _ in range(4):
+    program(torch.ones(2, 4))
+"""
+
+
+def test_a_process_that_ends_early_leaves_a_report(tmp_path):
+    script = tmp_path / "short.py"
+    script.write_text(SCRIPT)
+    folder = tmp_path / "profiles"
+    subprocess.run([sys.executable, script, folder], check=True, timeout=120)
+    profile = load_profile(folder)
+    assert profile.model == "Model"
+    assert profile.times.steps_measured == 2
+    assert any(
+        line.code == "return nn.functional.mse_loss(self.linear(x), x)" for line in profile.lines
+    )
+    assert (folder / "training" / "report.html").exists()
