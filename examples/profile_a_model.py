@@ -1,8 +1,8 @@
 """Find the slow line of a model, mend it, and see the difference; docs/profiling.md tells the story.
 
-    python examples/profile_a_model.py
-    torchkiln profile show profiles/before --by line
-    torchkiln profile diff profiles/before profiles/after --by line
+python examples/profile_a_model.py
+torchkiln profile show profiles/before --by line
+torchkiln profile diff profiles/before profiles/after --by line
 """
 
 import torch
