@@ -1,4 +1,4 @@
-"""Find the slow line of a model, mend it, and see the difference; docs/profiling.md tells the story.
+"""Find the slow line of a model, mend it, and see the difference: docs/profiling.md explains it.
 
 python examples/profile_a_model.py
 torchkiln profile show profiles/before --by line
