@@ -67,6 +67,8 @@ def check_commands(wheels: list[Path], scratch: Path) -> None:
     shell("torchkiln --help", "torchkiln", "--help", says="usage: torchkiln")
     shell("python -m torchkiln --help", "python", "-m", "torchkiln", "--help", says="usage:")
     shell("torchkiln data list", "torchkiln", "data", "list", says="qm9")
+    shell("gc-monitor", "gc-monitor", says="gc-monitor")
+    shell("gc-info -l", "gc-info", "-l", says="type: [CPU]")
     shell("import poptorch, poptorch_geometric", "python", "-c", IMPORTS, says="imported")
     bench = ("torchkiln", "bench")
     small = ("--preset", "quick", "--limit", "2000")

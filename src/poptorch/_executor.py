@@ -30,6 +30,7 @@ from poptorch._program_checks import (
 from poptorch._wrapping import after_forward, shallow_copy, unwrap, wrap
 from poptorch.enums import ConnectionType
 from poptorch.options import Options
+from poptorch.profiling import Channel
 from torchkiln import runtime
 from torchkiln.core import Backend
 from torchkiln.core._tracebacks import short_tracebacks
@@ -51,6 +52,7 @@ class PoplarExecutor(Inspection):
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self._training = training
+        self._channel = Channel("poptorch.trainingModel" if training else "poptorch.inferenceModel")
         self._options = resolve_options(options, training)
         executed = shallow_copy(model)
         self._user_model: nn.Module = model if training else executed
@@ -62,7 +64,7 @@ class PoplarExecutor(Inspection):
         if not training:
             check_inference_options(self._options)
             with translated():
-                self._program = runtime.inference_model(executed, settings)
+                self._program = runtime.inference_model(executed, settings, **self._names())
             return
         if optimizer is None:
             optimizer = optim.SGD(model.parameters(), lr=0.01)
@@ -70,8 +72,13 @@ class PoplarExecutor(Inspection):
         self._link.take(optimizer)
         warn_about_processes(self._options)
         with translated(), quiet_engine():
-            self._program = runtime.training_model(executed, settings, optimizer)
+            self._program = runtime.training_model(executed, settings, optimizer, **self._names())
         wrap(model, self)
+
+    def _names(self) -> dict[str, str]:
+        """Return the name of the program if the options have one."""
+        options = self._options
+        return {"name": options.model_name} if options.exists("model_name") else {}
 
     # the wrapped module
 
@@ -115,15 +122,16 @@ class PoplarExecutor(Inspection):
         if self.isCompiled():
             logger.warning("The model is compiled already; destroy() it to compile it again")
             return
-        with self._forward_runs(), translated():
-            self._program.compile(*args, **kwargs)
-        try:
-            check_program(self._program, self._user_model, self._options)
-        except Error:
-            self._program.destroy()
-            raise
-        warn_about_constant_outputs(self._program)
-        self._attach()
+        with self._channel.tracepoint("compile"):
+            with self._forward_runs(), translated():
+                self._program.compile(*args, **kwargs)
+            try:
+                check_program(self._program, self._user_model, self._options)
+            except Error:
+                self._program.destroy()
+                raise
+            warn_about_constant_outputs(self._program)
+            self._attach()
 
     @short_tracebacks(Error, AssertionError)
     def memory_report(self, *args: Any, **kwargs: Any) -> runtime.MemoryReport:
@@ -158,31 +166,35 @@ class PoplarExecutor(Inspection):
         """
         if not self._training:
             raise AttributeError("An inference model has no optimizer; use poptorch.trainingModel")
-        self._link.check(optimizer, self.isCompiled())
-        with translated(), quiet_engine():
-            self._program.set_optimizer(optimizer)
-        self._link.take(optimizer)
-        if self.isCompiled():
-            self._link.bind(self._user_model.named_parameters())
+        with self._channel.tracepoint("setOptimizer"):
+            self._link.check(optimizer, self.isCompiled())
+            with translated(), quiet_engine():
+                self._program.set_optimizer(optimizer)
+            self._link.take(optimizer)
+            if self.isCompiled():
+                self._link.bind(self._user_model.named_parameters())
 
     def destroy(self) -> None:
         """Drop the executable and give the user's module its class back."""
-        self._program.destroy()
-        self._attached = False
-        self._blocks_checked = False
-        if self._training:
-            unwrap(self._user_model)
-        self._link.release()
+        with self._channel.tracepoint("destroy"):
+            self._program.destroy()
+            self._attached = False
+            self._blocks_checked = False
+            if self._training:
+                unwrap(self._user_model)
+            self._link.release()
 
     # weights: they live in the user's module, so these only check that they make sense
 
     def copyWeightsToHost(self) -> None:
         """Check that the model is compiled; the module's weights are always current."""
-        self._require_compiled()
+        with self._channel.tracepoint("copyWeightsToHost"):
+            self._require_compiled()
 
     def copyWeightsToDevice(self) -> None:
         """Check that the model is compiled; the next call reads the module's weights."""
-        self._require_compiled()
+        with self._channel.tracepoint("copyWeightsToDevice"):
+            self._require_compiled()
 
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Return False: there is never anything to copy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from poptorch._engine_options import REPORT_KEYS, report_directory
 from poptorch._option_store import OptionStore
 from poptorch._strategies import PipelinedExecution
 from poptorch.enums import (
@@ -39,7 +40,8 @@ _TRANSLATED = {
     "output_return_period",
     "random_seed",
     "show_compilation_progress_bar",
-    # The façade itself acts on these three.
+    # The façade itself acts on these four.
+    "model_name",
     "connection_type",
     "relax_optimizer_attributes_checks",
     "updatable_named_buffers",
@@ -82,7 +84,9 @@ def to_torchkiln(options: OptionStore) -> core.Options:
     cache: dict[str, Any] = {}
     if "enableEngineCaching" in popart:
         cache["cache_dir"] = popart["cachePath"] if popart["enableEngineCaching"] else None
+    engine_options = popart.get("engineOptions", {})
     return core.Options(
+        profile_dir=report_directory(engine_options),
         device_iterations=int(options.device_iterations),
         gradient_accumulation=int(training.gradient_accumulation),
         replication_factor=int(options.replication_factor),
@@ -123,6 +127,10 @@ def recorded(options: OptionStore) -> dict[str, Any]:
     result.update({f"TensorLocations.{name}": value for name, value in locations.items()})
     fresh = type(options._Popart)().options
     for key, value in options._Popart.options.items():
+        if key == "engineOptions":
+            value = {name: entry for name, entry in value.items() if name not in REPORT_KEYS}
+            if not value:
+                continue
         if key not in _TRANSLATED_POPART and (key not in fresh or fresh[key] != value):
             result[f"_Popart.{key}"] = value
     return result

@@ -238,7 +238,7 @@ class Options(OptionStore):
         return self
 
     def enableProfiling(self, profile_dir: str | None = None) -> Self:
-        """Record profiling and its directory; POPLAR_ENGINE_OPTIONS would win over them."""
+        """Let programs write a report into a folder of their name; POPLAR_ENGINE_OPTIONS wins."""
         self.checkIsFrozen()
         overridden = os.environ.get("POPLAR_ENGINE_OPTIONS", "")
         for key in _PROFILING_KEYS:
@@ -255,7 +255,7 @@ class Options(OptionStore):
         return self
 
     def modelName(self, name: str) -> Self:
-        """Record a name for reports."""
+        """Name the program, and with it the folder of its report."""
         require(isinstance(name, str), "Unexpected type for name", name, str)
         return self.createOrSet(model_name=name)
 

@@ -1,4 +1,7 @@
-"""Trace channels on Torchkiln's trace hooks; nothing is recorded until somebody listens."""
+"""Trace channels on Torchkiln's trace hooks.
+
+Nothing is recorded unless `PVTI_OPTIONS` is set, or somebody else listens.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,9 @@ class Channel:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def __repr__(self) -> str:
+        return f"Channel({self.name!r})"
 
     def tracepoint(self, label: str) -> contextlib.AbstractContextManager[None]:
         """Return a context manager whose body is one labelled stretch of the channel."""

@@ -16,6 +16,13 @@ from torchkiln.commands._data import (
     data_sample,
     data_water,
 )
+from torchkiln.commands._looking import (
+    devices,
+    monitor,
+    profile_diff,
+    profile_merge,
+    profile_show,
+)
 from torchkiln.core import OptionsError, __version__
 from torchkiln.core._near_miss import did_you_mean
 from torchkiln.core._progress import say
@@ -121,6 +128,7 @@ def fit(
     program: str,
     limit: str | None = None,
     recompute: str | None = None,
+    profile_dir: Path | None = None,
     json: Path | None = None,
 ) -> int:
     """Predict the memory of a program before it runs, and say what to do if it does not fit.
@@ -138,11 +146,13 @@ def fit(
             is free on this machine.
         recompute: Predict for this options.recompute: auto, or names of modules with commas
             between them.
+        profile_dir: Also write a report of the calls and the memory of a step, line by line, into a
+            folder in this one; nothing is run for it.
         json: Also write the figures to this file, in bytes.
     """
     from torchkiln.commands._fit import fit as run_fit
 
-    fits = run_fit(program, limit, recompute, json)
+    fits = run_fit(program, limit, recompute, profile_dir, json)
     return ExitCode.OK if fits else ExitCode.FAILED
 
 
@@ -213,46 +223,6 @@ def predict(
         backend=backend,
         device=device,
     )
-
-
-def profile_show(
-    path: Path | None = None,
-    by: Literal["line", "module", "operator", "phase", "parameter", "call"] | None = None,
-    top: int = 15,
-) -> None:
-    """Print where the time and the memory of a step go.
-
-    For example: torchkiln profile show profiles/training --by line --top 30
-
-    Args:
-        path: What to show, which may stand alone, without --path: profile.json, its folder, or a
-            folder that holds the folders of several programs.
-        by: Show one table only: times by line, module, operator, phase, parameter or call; default:
-            a summary of all.
-        top: How many rows a table shows at most.
-    """
-    from torchkiln.commands._graph_profile import show_graph_profile
-
-    show_graph_profile(path, by, top)
-
-
-def profile_diff(
-    paths: list[Path] = [],  # noqa: B006 - read by the command line, never changed
-    by: Literal["row", "line", "module", "operator", "phase", "parameter"] = "row",
-    top: int = 20,
-) -> None:
-    """Compare two profiles row by row; the differences add up to that of the step times.
-
-    For example: torchkiln profile diff before/training after/training --by line
-
-    Args:
-        paths: The two profiles, which may stand alone, without --paths: files or folders.
-        by: What times are summed by; row: phase, module, line, operator and parameter.
-        top: How many rows a table shows at most; the others are summed in one.
-    """
-    from torchkiln.commands._graph_profile import diff_graph_profiles
-
-    diff_graph_profiles(paths, by, top)
 
 
 def runs_list(output_dir: Path = Path("runs"), json: bool = False) -> None:
@@ -335,15 +305,18 @@ _COMMANDS = {
         "list": data_list,
         "clear": data_clear,
     },
+    "devices": devices,
     "doctor": doctor,
     "fit": fit,
     "models": {"_help": "List trained models", "list": models_list},
+    "monitor": monitor,
     "plan": plan,
     "predict": predict,
     "profile": {
-        "_help": "Show and compare profiles: where the time and the memory of a step go",
+        "_help": "Show and compare profiles: where the time and the memory of steps and runs go",
         "show": profile_show,
         "diff": profile_diff,
+        "merge": profile_merge,
     },
     "runs": {
         "_help": "List, show and compare runs",
@@ -351,6 +324,8 @@ _COMMANDS = {
         "show": runs_show,
         "compare": runs_compare,
     },
+    # The same by a shorter name.
+    "top": monitor,
 }
 
 _PROG = "torchkiln"
@@ -360,6 +335,7 @@ _WORDS_FOR = {
     "torchkiln fit": "program",
     "torchkiln predict": "files",
     "torchkiln profile diff": "paths",
+    "torchkiln profile merge": "directory",
     "torchkiln profile show": "path",
     "torchkiln runs compare": "names",
     "torchkiln runs show": "name",

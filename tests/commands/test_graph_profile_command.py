@@ -98,7 +98,7 @@ def test_of_several_programs_the_common_one_is_compared(folder, capsys):
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["show"], "which profile?"),
+        (["show"], "say which profile"),
         (["show", "nowhere"], "there is no nowhere"),
         (["show", "{}", "--top", "0"], "use at least 1"),
         (["show", "{}", "--by", "lines"], "line"),

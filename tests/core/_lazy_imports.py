@@ -22,8 +22,9 @@ LAZY = {
             torchkiln.apps.steps
             torchkiln.commands._cache torchkiln.commands._completion torchkiln.commands._dispatch
             torchkiln.commands._doctor torchkiln.commands._fit
-            torchkiln.commands._graph_profile torchkiln.commands._models
-            torchkiln.commands._plan torchkiln.commands._predict torchkiln.commands._runs
+            torchkiln.commands._models
+            torchkiln.commands._plan torchkiln.commands._predict
+            torchkiln.commands._runs
             torchkiln.core
         """,
     },
@@ -46,7 +47,17 @@ LAZY = {
             torchkiln.runtime.cache._cache torchkiln.runtime.compile._inductor_workspace
         """,
     },
-    "torchkiln.commands._fit": {_HEAVY: "torchkiln.runtime"},
+    "torchkiln.commands._fit": {
+        _HEAVY: """
+            torchkiln.profiling.graph._profile torchkiln.profiling.views._write torchkiln.runtime
+        """,
+    },
+    "torchkiln.commands._looking": {
+        _COMMAND: """
+            torchkiln.commands._graph_profile
+            torchkiln.commands._monitor torchkiln.commands._profile
+        """,
+    },
     "torchkiln.commands._plan_sizes": {_HEAVY: "torchkiln.datasets torchkiln.graphs"},
     "torchkiln.commands._predict": {
         _PIN: "torchkiln.core._threads",

@@ -49,6 +49,23 @@ def test_an_extension_that_cannot_be_imported_is_never_forgotten(waiting, monkey
             load_extensions(Extends.CAPTURE)
 
 
+def test_a_recorder_is_imported_only_if_the_environment_asks_for_one(monkeypatch):
+    begun = []
+    recorder = types.SimpleNamespace(begin=lambda: begun.append(1))
+    monkeypatch.setattr("importlib.import_module", lambda name: recorder)
+    for name in _extensions.RECORDER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    _extensions.load_recorder()
+    assert begun == []
+    monkeypatch.setenv("PVTI_OPTIONS", "{}")
+    _extensions.load_recorder()
+    assert begun == [1]
+
+
+def test_the_recorder_exists():
+    assert importlib.util.find_spec(_extensions.RECORDER) is not None
+
+
 def test_every_extension_exists():
     modules = [module for table in _extensions.EXTENSIONS.values() for module in table.values()]
     assert set(_extensions.EXTENSIONS) == set(Extends)

@@ -89,7 +89,6 @@ SAMPLES = {
     "enableStableNorm": [True],
     "logCycleCount": [True],
     "enableProfiling": ["profile"],
-    "modelName": ["name"],
     "logDir": ["logs"],
     "maxRepeatLogs": [7],
     "useIpuModel": [True],

@@ -16,13 +16,19 @@ from torchkiln.core._progress import say
 from torchkiln.report._memory_verdict import available_bytes, print_memory_report
 
 if TYPE_CHECKING:
-    from torchkiln.runtime import MemoryReport
+    from torchkiln.runtime import MemoryReport, Program
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 
 
-def fit(program: str, limit: str | None, recompute: str | None, json: Path | None) -> bool:
+def fit(
+    program: str,
+    limit: str | None,
+    recompute: str | None,
+    profile_dir: Path | None,
+    json: Path | None,
+) -> bool:
     """Predict the memory of a program that a Python function makes, and print the verdict.
 
     Returns:
@@ -35,12 +41,13 @@ def fit(program: str, limit: str | None, recompute: str | None, json: Path | Non
     limit_bytes = parse_size(limit) if limit is not None else available_bytes()
     base_bytes = psutil.Process().memory_info().rss
     made, args, kwargs = _make(program)
+    flag = "--recompute" if recompute is not None else "--profile_dir"
+    if (recompute is not None or profile_dir is not None) and not isinstance(made, Program):
+        raise OptionsError(
+            f"{flag} needs a torchkiln Program, {program} made a {type(made).__name__}; "
+            "set the option where the program is made"
+        )
     if recompute is not None:
-        if not isinstance(made, Program):
-            raise OptionsError(
-                f"--recompute needs a torchkiln Program, {program} made a {type(made).__name__}; "
-                "set the option where the program is made"
-            )
         chosen = "auto" if recompute == "auto" else recompute.split(",")
         made = Program(
             made.module,
@@ -49,14 +56,35 @@ def fit(program: str, limit: str | None, recompute: str | None, json: Path | Non
             training=made.training,
         )
     say("Planning memory, which takes some seconds to a minute")
-    report = made.memory_report(*args, **kwargs)
     # A limit counts Python and its libraries; what is available does not: they run already.
     left_bytes = max(limit_bytes - base_bytes, 0) if limit is not None else limit_bytes
+    if profile_dir is None:
+        report = made.memory_report(*args, **kwargs)
+    else:
+        report = _write_plan(made, args, kwargs, left_bytes, profile_dir)
     fits = print_memory_report(report, left_bytes)
     if json is not None:
         write_atomic(json, json_module.dumps(to_plain(report, left_bytes), indent=2) + "\n")
         say(f"wrote {json}")
     return fits
+
+
+def _write_plan(
+    program: Program,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    limit_bytes: int,
+    profile_dir: Path,
+) -> MemoryReport:
+    """Write the report of a program that did not run, and return its memory."""
+    from torchkiln.profiling.graph._profile import folder_name, make_profile
+    from torchkiln.profiling.views._write import PAGE_NAME, write_report
+
+    view = program.view(*args, **kwargs)
+    folder = profile_dir / folder_name(program)
+    write_report(make_profile(program, view, [], None, limit_bytes=limit_bytes), folder)
+    say(f"wrote {folder / PAGE_NAME}")
+    return view.memory
 
 
 def to_plain(report: MemoryReport, limit_bytes: int) -> dict[str, Any]:

@@ -60,7 +60,19 @@ from torchkiln.core._temporary import (
     temporary_folder,
 )
 from torchkiln.core._text_formats import check_yaml, parse_json, parse_yaml, read_json, read_text
-from torchkiln.core._trace import Span, add_listener, span
+from torchkiln.core._trace import (
+    Span,
+    Tracer,
+    add_listener,
+    add_tracer,
+    counter,
+    hand_over,
+    instant,
+    is_traced,
+    name_process,
+    span,
+    take_over,
+)
 from torchkiln.core._trust import (
     check_trusted,
     check_trusted_folder,
@@ -153,9 +165,17 @@ __all__ = [
     "writable_cache_dir",
     # trace hooks
     "Span",
+    "Tracer",
     "add_listener",
+    "add_tracer",
+    "counter",
+    "hand_over",
+    "instant",
     "instrument",
+    "is_traced",
+    "name_process",
     "span",
+    "take_over",
     # warnings
     "warn_user",
 ]

@@ -2,13 +2,15 @@
 
 A program may pass objects of a library, or use its layers, without ever importing our room for it.
 So a lower room asks here before it needs such a room, which is imported as soon as the library is
-loaded and registers itself. This is the one place where a lower room names a higher one.
+loaded and registers itself. A recording of the whole run is asked for by the environment. This is
+the one place where a lower room names a higher one.
 """
 
 from __future__ import annotations
 
 import enum
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -37,6 +39,18 @@ def load_extensions(what: Extends) -> None:
         importlib.import_module(waiting[library])
         # Only now: an import that failed is tried, and fails, again.
         waiting.pop(library, None)
+
+
+# Variables that ask for a recording of what a run does: the user's, and that of the process which
+# started this one. `begin()` of the module reads them.
+RECORDER_VARIABLES = ("PVTI_OPTIONS", "TORCHKILN_TRACE")
+RECORDER = "torchkiln.profiling.system._environment"
+
+
+def load_recorder() -> None:
+    """Begin to record if the environment says so."""
+    if any(os.environ.get(name) for name in RECORDER_VARIABLES):
+        importlib.import_module(RECORDER).begin()
 
 
 # What a lower room offers under a name of its own, although a higher room does it: a method of a

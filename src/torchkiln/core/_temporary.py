@@ -51,7 +51,11 @@ class TemporaryFolder:
         self._remove = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
 
     def remove(self) -> None:
-        self._remove()
+        # Not by calling it: that does nothing any more while the interpreter exits, when some
+        # files are written still.
+        if (detached := self._remove.detach()) is not None:
+            _, function, arguments, _ = detached
+            function(*arguments)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ import torch
 import torch.utils.data
 from torch import Tensor
 
-from torchkiln.core import WorkerError, span, to_choice
+from torchkiln.core import WorkerError, hand_over, span, to_choice
+from torchkiln.core._beacon import waiting_for_data
 from torchkiln.data._errors import (
     EmptyDatasetError,
     LoaderError,
@@ -138,7 +139,7 @@ class AsyncPrefetcher:
                 "this iterator was ended by a newer iter() on the same loader: there is one "
                 "child process, and it makes one pass at a time; use a second loader"
             )
-        with span("data", "wait for batch"):
+        with span("data", "wait for batch"), waiting_for_data:
             ready = self._wait_for_batch()
         if ready is None or self._child is None:
             raise StopIteration
@@ -181,6 +182,7 @@ class AsyncPrefetcher:
             drop_last=self._drop_last,
             cores=self._cores,
             seed=seed,
+            trace=hand_over(),
         )
 
     def _wait_for_batch(self) -> Ready | None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.utils.data
 
+from torchkiln.core import counter, name_process, span, take_over
 from torchkiln.data._arena import Arena, make_shared_memory, pack
 from torchkiln.data._messages import (
     Begin,
@@ -35,6 +36,8 @@ from torchkiln.data._user_code import read_elements
 # How often a waiting child looks whether its parent still lives. The end of the connection says so
 # at once, unless another process inherited the parent's side of it.
 _PARENT_CHECK_S = 2.0
+# The number of batches that were sent, and not taken yet as far as this process has heard.
+_WAITING = "batches waiting"
 
 
 class _Stop(BaseException):
@@ -51,6 +54,7 @@ class ChildSettings:
     drop_last: bool
     cores: frozenset[int] | None
     seed: int
+    trace: str | None = None  # see `torchkiln.core.hand_over`
 
 
 def run_child(connection: Connection, source: Any, settings: ChildSettings) -> None:
@@ -62,6 +66,8 @@ def run_child(connection: Connection, source: Any, settings: ChildSettings) -> N
     signal.signal(signal.SIGTERM, _raise_stop)
     # Processes that the dataset starts must not keep our end open after we are gone.
     os.register_at_fork(after_in_child=connection.close)
+    take_over(settings.trace)
+    name_process("prefetch")
     # The parent's OpenMP threads do not exist here; torch's own workers do the same.
     torch.set_num_threads(1)
     if settings.cores is not None:
@@ -127,13 +133,16 @@ class _Child:
                 if not self._wait_for_room():
                     return None
                 try:
-                    batch = next(batches)
+                    with span("data", "load batch"):
+                        batch = next(batches)
                 except StopIteration:
                     return num_batches
                 # The parent may have changed its mind while the batch was loading.
                 if not self._wait_for_room():
                     return None
-                self._send(batch)
+                with span("data", "send batch"):
+                    self._send(batch)
+                counter("data", _WAITING, len(self._sent))
                 num_batches += 1
         except _Stop:
             raise
@@ -156,11 +165,16 @@ class _Child:
 
     def _wait_for_room(self) -> bool:
         """Read what the parent said, and wait for it while the buffer is full."""
-        while self._connection.poll() or len(self._sent) >= self._settings.buffer_size:
-            self._handle(self._receive())
+        while True:
+            if len(self._sent) >= self._settings.buffer_size:
+                with span("data", "wait for room"):
+                    self._handle(self._receive())
+            elif self._connection.poll():
+                self._handle(self._receive())
+            else:
+                return True
             if self._is_stale():
                 return False
-        return True
 
     def _receive(self) -> ToChild:
         with _leaving_with_parent():
@@ -186,6 +200,7 @@ class _Child:
             case Taken(slot, released):
                 self._sent.pop(slot, None)
                 self._free.extend(released)
+                counter("data", _WAITING, len(self._sent))
             case _:
                 assert_never(message)
 

@@ -20,7 +20,17 @@ from typing import Any, final
 import torch.utils.data
 from torch.utils.data import IterableDataset, MapDataPipe
 
-from torchkiln.core import WorkerError
+from torchkiln.core import (
+    ArgumentError,
+    WorkerError,
+    hand_over,
+    instrument,
+    is_traced,
+    name_process,
+    span,
+    take_over,
+)
+from torchkiln.core._beacon import waiting_for_data
 from torchkiln.data._errors import DatasetError, LoaderError
 from torchkiln.data._process_end import describe_end
 from torchkiln.data._socket_names import share_without_file, use_cleaned_folder
@@ -71,7 +81,7 @@ def read_torch_loader(loader: Any, begin: Callable[[Any], Iterator[Any]] = iter)
             "worker_init_fn": _WorkerStart(loader.worker_init_fn),
         }
     else:
-        changes = {"collate_fn": UserCode(loader.collate_fn)}
+        changes = {"collate_fn": UserCode(loader.collate_fn, "collate")}
         if not isinstance(loader.dataset, IterableDataset | MapDataPipe):
             changes["dataset"] = UserDataset(loader.dataset)
     vars(guarded).update(changes)  # torch guards some against changes; the copy is not in use yet
@@ -109,7 +119,8 @@ class _WorkerBatches:
 
     def __next__(self) -> Any:
         try:
-            return next(self._batches)
+            with span("data", "wait for batch"), waiting_for_data:
+                return next(self._batches)
         except StopIteration as end:
             if end.value is None:
                 raise
@@ -211,11 +222,25 @@ class _WorkerStart:
 
     def __init__(self, init: Callable[[int], None] | None) -> None:
         self._init = init
+        self._trace = hand_over()
 
     def __call__(self, worker_id: int) -> None:
         share_without_file()
+        take_over(self._trace)
+        name_process(f"worker {worker_id}")
+        if is_traced():
+            _trace_access(torch.utils.data.get_worker_info())
         if self._init is not None:
             call_user_code(self._init, worker_id)
+
+
+def _trace_access(info: Any) -> None:
+    """Mark how a worker reads its dataset; only while a run is recorded, and only in the worker."""
+    dataset = info.dataset
+    name = "__getitems__" if hasattr(dataset, "__getitems__") else "__getitem__"
+    # Iterable datasets have neither, and the type of some objects cannot be exchanged.
+    with contextlib.suppress(AttributeError, ArgumentError):
+        instrument(dataset, "data", name)
 
 
 @final
@@ -230,7 +255,8 @@ class _SendingCollate:
         self._collate = collate
 
     def __call__(self, samples: Any) -> Any:
-        batch = call_user_code(self._collate, samples)
+        with span("data", "collate"):
+            batch = call_user_code(self._collate, samples)
         try:
             return _Sent(bytes(ForkingPickler.dumps(batch)))
         except Exception as error:

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch.utils.data
 
+from torchkiln.core import is_traced, span
 from torchkiln.data._errors import DatasetError
 
 
@@ -58,13 +59,20 @@ def read_elements(source: Any) -> Iterator[Any]:
 
 @final
 class UserCode:
-    """A function of the user whose StopIteration is an error; picklable if the function is."""
+    """A function of the user whose StopIteration is an error; picklable if the function is.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    Args:
+        function: Makes a batch, or a part of one.
+        label: What a trace calls that.
+    """
+
+    def __init__(self, function: Callable[..., Any], label: str) -> None:
         self._function = function
+        self._label = label
 
     def __call__(self, *args: Any) -> Any:
-        return call_user_code(self._function, *args)
+        with span("data", self._label):
+            return call_user_code(self._function, *args)
 
 
 @final
@@ -81,4 +89,15 @@ class UserDataset(torch.utils.data.Dataset[Any]):
     def __getitems__(self) -> Callable[[list[Any]], Any] | None:
         """What torch reads a whole batch with, if the dataset has it."""
         read_many = getattr(self._dataset, "__getitems__", None)
+        if is_traced():
+            # For the whole batch: a mark for every sample would take longer than many samples do.
+            return functools.partial(_read_traced, read_many or self._read_one_by_one)
         return None if read_many is None else functools.partial(call_user_code, read_many)
+
+    def _read_one_by_one(self, indices: list[Any]) -> list[Any]:
+        return [operator.getitem(self._dataset, index) for index in indices]
+
+
+def _read_traced(read_many: Callable[[list[Any]], Any], indices: list[Any]) -> Any:
+    with span("data", "dataset access"):
+        return call_user_code(read_many, indices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from torchkiln.core import StoreError, WriteError, write_atomic
+from torchkiln.core import StoreError, WriteError, span, write_atomic
 from torchkiln.report._page import render_page
 from torchkiln.report._plots import PICTURE_NAMES, pictures_of
 from torchkiln.report._record import RunResult
@@ -51,7 +51,8 @@ def publish(
     """
     failure = None
     try:
-        write_report(result, directory)
+        with span("report", "write report"):
+            write_report(result, directory)
     except OSError as error:
         failure = error
     if show is not None:

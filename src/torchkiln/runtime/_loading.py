@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from torchkiln.core import ExecutableError, Options, ScratchDirectory
+from torchkiln.core import ExecutableError, Options, ScratchDirectory, span
 from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.runtime._program import Program
 from torchkiln.runtime.compile._export import ExportedProgram
@@ -37,7 +37,17 @@ def load_program(
         TrustError: if somebody else could have written it; `Options(trusted_dirs=...)` or
             `TORCHKILN_TRUSTED_DIRS` accept what others wrote.
     """
-    exported = ExportedProgram(Path(path), module, options)
+    with span("program", "load"):
+        return _load(Path(path), module, optimizer, options)
+
+
+def _load(
+    path: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    options: Options | None,
+) -> Program:
+    exported = ExportedProgram(path, module, options)
     stored = exported.program
     if not stored.training:
         optimizer = None

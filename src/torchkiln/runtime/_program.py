@@ -17,10 +17,12 @@ from torchkiln.core import (
     OptimizerError,
     Options,
     ScratchDirectory,
+    instant,
     review_loss,
     span,
     warn_user,
 )
+from torchkiln.core._beacon import ProgramBeacon
 from torchkiln.core._extensions import provided
 from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.data import rebuild
@@ -37,6 +39,7 @@ from torchkiln.runtime.compile._export import CompiledProgram, write_program
 from torchkiln.runtime.execute._anchors import (
     check_anchored_parameters,
     micro_batch_anchors,
+    tensor_names,
 )
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executor import Executor
@@ -89,6 +92,14 @@ class Program:
         self._watcher: CallWatcher | None = None
         # Seconds inside calls that went into reports and not into steps.
         self.seconds_aside = 0.0
+        self._beacon = ProgramBeacon(
+            name,
+            "training" if training else "inference",
+            options.backend.value,
+            steps_per_call=options.device_iterations,
+            rank=options.process_id,
+            num_ranks=options.num_processes,
+        )
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -136,7 +147,13 @@ class Program:
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         # Capture swaps tensors of modules and functions of torch: one build at a time.
-        with _build_lock, compile_hooks(), torch.inference_mode(False):
+        with (
+            span("compile", self.name),
+            _build_lock,
+            compile_hooks(),
+            self._beacon.compiling(),
+            torch.inference_mode(False),
+        ):
             start = time.perf_counter()
             step, tensors, micro_batch = self._begin(args, kwargs)
             self._build(step, micro_batch)
@@ -176,6 +193,8 @@ class Program:
         built = build(step, micro_batch, arrangement, device, self._make_workspace)
         self.num_compiles += built.compiled
         self.num_captures += built.captured
+        if not built.compiled and built.package is not None:
+            instant("compile", "executable from the cache")
         self._install(step, arrangement, built)
 
     def _review(self, step: StepFunction, tensors: list[Tensor]) -> None:
@@ -197,6 +216,7 @@ class Program:
         self._executor = Executor(
             step.binding, self.options, step.signature, built, self._optimizer
         )
+        self._beacon.is_ready(built.source, str(self._executor.device))
 
     @short_tracebacks()
     def memory_report(self, *args: Any, **kwargs: Any) -> MemoryReport:
@@ -243,9 +263,11 @@ class Program:
         finally:
             self._watcher = before
 
-    def stop_watching(self) -> None:
-        """Let nobody watch the calls any longer."""
-        self._watcher = None
+    def finish_profile(self) -> None:
+        """Write the report that `profile_dir` asks for, from the calls so far, if it is missing."""
+        if self._watcher is not None:
+            watcher, self._watcher = self._watcher, None
+            watcher.finish()
 
     @property
     def executor(self) -> Executor:
@@ -270,6 +292,7 @@ class Program:
         step = self._make_step(form)
         self._workspace = workspace
         self._install(step, self._arrange(step), built)
+        self._beacon.is_from("file")
 
     def _arrange(self, step: StepFunction) -> Arrangement | None:
         return self._optimizer.arrange(step.binding) if self._optimizer is not None else None
@@ -283,15 +306,15 @@ class Program:
 
     def destroy(self) -> None:
         """Drop the executable; weights and optimiser state stay. A later call compiles again."""
-        if self._watcher is not None:
-            watcher, self._watcher = self._watcher, None
-            watcher.finish()
-        self._built = self._signature = self._executor = None
-        if self._optimizer is not None:
-            self._optimizer.release()
-        if self._workspace is not None:
-            self._workspace.remove()
-            self._workspace = None
+        self.finish_profile()
+        with span("program", "destroy"):
+            self._built = self._signature = self._executor = None
+            self._beacon.is_destroyed()
+            if self._optimizer is not None:
+                self._optimizer.release()
+            if self._workspace is not None:
+                self._workspace.remove()
+                self._workspace = None
 
     # -- running ----------------------------------------------------------------------------
 
@@ -316,7 +339,7 @@ class Program:
             tensors = self._prepare(self._signature.accept(args, kwargs))
         executor = self._executor
         assert executor is not None
-        with span("program", "training step" if self.training else "inference step"):
+        with span("program", "training step" if self.training else "inference step"), self._beacon:
             outputs = executor.run(tensors)
         self._write_back(tensors)
         if self.options.check_finite:
@@ -350,12 +373,8 @@ class Program:
         """
         if self._optimizer is None:
             raise OptimizerError("an inference program has no optimiser; use training_model")
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise OptimizerError(
-                f"expected a torch optimiser, got {type(optimizer).__name__}; use one of SGD, "
-                "Adam, AdamW, RMSprop or LAMB"
-            )
-        self._optimizer.replace(optimizer)
+        with span("program", "set optimizer"):
+            self._optimizer.replace(optimizer)
 
     # -- looking inside ---------------------------------------------------------------------
 
@@ -374,13 +393,8 @@ class Program:
         """Return the names of internal tensors, among them those that can be anchored."""
         metadata = self._require_compiled().metadata
         assert self._signature is not None
-        names = [f"input/{form.name}" for form in self._signature.forms]
-        names += [bound.name for bound in bind(self.module).bound]
-        if self.training:
-            names += ["loss"]
-            for prefix in ("Gradient___", "UpdatedVar___"):
-                names += [prefix + name for name in metadata.updated]
-        return names
+        updated = metadata.updated if self.training else None
+        return tensor_names(self._signature, bind(self.module), updated)
 
     def perf_counters(self) -> dict[str, list[list[float]]]:
         """Return when inputs and outputs of the latest call's micro-batches moved, in seconds."""
@@ -410,7 +424,8 @@ class Program:
             self.training, self.options, self.metadata, self._signature, self.state_dtypes()
         )
         package, optimizer = self.executable_path, self.optimizer
-        write_program(Path(path), program, package, self.module, optimizer, self.rng_state)
+        with span("program", "export"):
+            write_program(Path(path), program, package, self.module, optimizer, self.rng_state)
 
     def __repr__(self) -> str:
         kind = "training" if self.training else "inference"

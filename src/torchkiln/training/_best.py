@@ -9,6 +9,8 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
+from torchkiln.core import instant
+
 State = dict[str, Tensor]
 
 
@@ -46,6 +48,7 @@ class BestWeights:
             return
         self._error, self._epoch = error, epoch
         self._weights = _copy(self._network)
+        instant("validation", "best weights so far")
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

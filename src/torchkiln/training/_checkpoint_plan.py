@@ -25,6 +25,7 @@ class Words:
         counts: Whether people are told how far a run is in epochs or in updates.
         names_models: Whether there are many checkpoints side by side, each with a name.
         change: A setting that the checkpoint has another value of: `name`, `before`, `now`.
+        counted: What a sample is, in the plural: "molecules".
     """
 
     go_on: str = 'resume="auto"'
@@ -37,6 +38,7 @@ class Words:
     counts: Literal["epochs", "updates"] = "epochs"
     names_models: bool = False
     change: str = "{name} was {before!r} and is {now!r}"
+    counted: str = "samples"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

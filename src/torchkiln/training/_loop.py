@@ -11,13 +11,15 @@ from typing import Any, final
 from torch import Tensor, isfinite
 
 from torchkiln.checkpoints import find_non_finite, random_state, set_random_state
-from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError
+from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError, instant, span
+from torchkiln.core._beacon import tell_training, waiting_for_data
 from torchkiln.report import EpochRecord, RunMonitor, StepRecord
 from torchkiln.report._record import Status
 from torchkiln.training._checkpoint_plan import Words
 from torchkiln.training._core_watch import CoreWatch
 from torchkiln.training._history import History
 from torchkiln.training._interrupt import Interrupted, InterruptGuard
+from torchkiln.training._rate import RateCounter
 from torchkiln.training._saving import RunSaver, RunState
 from torchkiln.training._task import Place, StepOutcome, Task, Validation
 
@@ -81,6 +83,7 @@ class TrainingLoop:
         self._words = words
         self._guard = InterruptGuard()
         self._cores = CoreWatch()
+        self._rate = RateCounter(words.counted)
         self._num_epochs = 0
         self._compile_seconds: float | None = None
 
@@ -105,8 +108,10 @@ class TrainingLoop:
             try:
                 self._train(batches)
             except Interrupted:
+                instant("training", "interrupted")
                 return self._outcome("interrupted", self._leave())
             except _Failed as failure:
+                instant("training", "failed")
                 return self._outcome("failed", str(failure), failure.error)
         return self._outcome("finished")
 
@@ -159,7 +164,8 @@ class TrainingLoop:
         batches: Iterator[Any] | None = None
         if epoch < self._num_epochs and not self._is_trained(epoch):
             batches = self._state.batches.read(epoch)
-            first = next(batches, None)  # none: a loader had fewer batches than its length
+            with span("training", "wait for data"):
+                first = next(batches, None)  # none: a loader had fewer batches than its length
             batches = batches if first is None else itertools.chain([first], batches)
         now = random_state()
         self._compile_seconds = self._task.compile(first)
@@ -175,11 +181,12 @@ class TrainingLoop:
     def _train(self, batches: Iterator[Any] | None) -> None:
         history = self._history
         while history.epoch < self._num_epochs:
-            if batches is not None or not self._is_trained(history.epoch):
-                self._train_epoch(batches or self._state.batches.read(history.epoch))
-                batches = None
-            self._finish_epoch()
-        with self._guard.excusing():
+            with span("training", f"epoch {history.epoch + 1}"):
+                if batches is not None or not self._is_trained(history.epoch):
+                    self._train_epoch(batches or self._state.batches.read(history.epoch))
+                    batches = None
+                self._finish_epoch()
+        with span("validation", "final predictions"), self._guard.excusing():
             problem = self._task.finish(self._guard.check)
         self._require_sound(problem)
 
@@ -187,25 +194,32 @@ class TrainingLoop:
         history, average = self._history, self._state.average
         num_steps: int | None = None
         clock = time.perf_counter()
+        self._rate.begin()
         while True:
-            with self._guard.excusing():  # workers get Ctrl-C, too, and may fail before we look
+            # Workers get Ctrl-C, too, and may fail before we look.
+            with span("training", "wait for data"), self._guard.excusing(), waiting_for_data:
                 batch = next(batches, _END)
             if batch is _END:
+                self._rate.end()
                 return
             if num_steps is None:
                 num_steps = self._state.batches.num_batches(history.epoch)
             place = self._place(num_steps)
-            self._schedule_before()
-            outcome = self._task.step(batch, place)
-            self._require_finite(outcome.losses, batch, place)
-            if average is not None:
-                average.update()
-            self._schedule_after(len(outcome.update_losses))
+            with span("training", "step"):
+                self._schedule_before()
+                outcome = self._task.step(batch, place)
+                self._require_finite(outcome.losses, batch, place)
+                if average is not None:
+                    average.update()
+                self._schedule_after(len(outcome.update_losses))
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
             seconds -= outcome.overhead_s
-            history.take(outcome, seconds)
-            self._monitor.step(_record(outcome, place, seconds))
-            self._look_at_cores()
+            with span("report", "step"):
+                history.take(outcome, seconds)
+                tell_training(outcome.samples, outcome.loss, place.epoch + 1, place.num_epochs)
+                self._monitor.step(_record(outcome, place, seconds))
+                self._rate.take(outcome.samples)
+                self._look_at_cores()
             if self._saver is not None and self._saver.is_due_within(history):
                 self._save(self._saver)
             self._guard.check()
@@ -231,7 +245,7 @@ class TrainingLoop:
     def _finish_epoch(self) -> None:
         """Validate, tell, let the learning rate decay, save."""
         history, schedule = self._history, self._state.schedule
-        with self._guard.excusing():
+        with span("validation", "validation"), self._guard.excusing():
             validation: Validation = self._task.validate(history.totals, self._guard.check)
         if self._state.best is not None:
             self._state.best.offer(validation.error, history.epoch)
@@ -239,9 +253,10 @@ class TrainingLoop:
         if schedule is not None and schedule.after_epoch(record):
             self._task.use_learning_rate()
         history.finish_epoch(record)
-        self._monitor.epoch(record)
-        if validation.warning is not None:
-            self._monitor.message(validation.warning)
+        with span("report", "epoch"):
+            self._monitor.epoch(record)
+            if validation.warning is not None:
+                self._monitor.message(validation.warning)
         is_last = history.epoch == self._num_epochs
         if self._saver is not None and (is_last or self._saver.is_due(history)):
             self._save(self._saver, is_last=is_last)

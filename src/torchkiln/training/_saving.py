@@ -20,7 +20,7 @@ from torchkiln.checkpoints import (
     random_state,
     set_random_state,
 )
-from torchkiln.core import CheckpointError, TorchkilnError, warn_user
+from torchkiln.core import CheckpointError, TorchkilnError, span, warn_user
 from torchkiln.training._averaging import WeightAverage
 from torchkiln.training._batches import EpochBatches
 from torchkiln.training._best import BestWeights
@@ -130,6 +130,10 @@ class RunSaver:
             CheckpointError: It could not be written, or there is NaN in the weights; the last good
                 one is kept.
         """
+        with span("checkpoint", "save"):
+            self._save(history)
+
+    def _save(self, history: History) -> None:
         state, average = self._state, self._state.average
         parts: dict[str, Mapping[str, Tensor]] = {"model": state.network.state_dict()}
         if state.averaged is not None:
@@ -176,6 +180,10 @@ class RunSaver:
             CheckpointError: There is none, all are damaged, or it was made with other settings.
             LoaderError: The batches are others.
         """
+        with span("checkpoint", "restore"):
+            return self._restore()
+
+    def _restore(self) -> History:
         tensors, facts = self._store.load()
         try:
             if self._upgrade is not None:

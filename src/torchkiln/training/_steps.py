@@ -15,6 +15,10 @@ from torchkiln.runtime import Program, training_model
 class TrainingStep(Protocol):
     """Trains on a combined batch: `device_iterations` weight updates."""
 
+    @property
+    def seconds_aside(self) -> float:
+        """Seconds inside calls so far that went into reports and not into training."""
+
     def compile(self, batch: Any) -> float | None:
         """Get ready for batches like this one; return the seconds, None if nothing is compiled."""
 
@@ -23,6 +27,9 @@ class TrainingStep(Protocol):
 
     def use_learning_rate(self) -> None:
         """Take note of numbers that changed in the optimiser."""
+
+    def finish(self) -> None:
+        """Take note that no further call comes."""
 
 
 @final
@@ -36,6 +43,10 @@ class ProgramStep:
         self._program = training_model(module, options, optimizer)
         self._optimizer = optimizer
 
+    @property
+    def seconds_aside(self) -> float:
+        return self._program.seconds_aside
+
     def compile(self, batch: Any) -> float | None:
         args, kwargs = call_arguments(batch)
         self._program.compile(*args, **kwargs)
@@ -46,6 +57,9 @@ class ProgramStep:
 
     def use_learning_rate(self) -> None:
         self._program.set_optimizer(self._optimizer)
+
+    def finish(self) -> None:
+        self._program.finish_profile()
 
 
 def call(program: Program, batch: Any) -> Any:

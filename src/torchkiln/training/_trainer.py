@@ -172,7 +172,7 @@ class Trainer:
         task = ModuleTask(
             self.module, self.options, self.optimizer, evaluated, self.validation_loader
         )
-        loop = TrainingLoop(task, state, saver, history, monitor, Words())
+        loop = TrainingLoop(task, state, saver, history, monitor, Words(counted=self.counted))
         return loop.run(self.num_epochs)
 
     def _plan(self) -> CheckpointPlan | None:

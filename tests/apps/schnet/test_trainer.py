@@ -16,6 +16,7 @@ from torchkiln.apps.schnet._trainer import train
 from torchkiln.core import OptionsError
 from torchkiln.datasets import element_baseline
 from torchkiln.graphs import FixedSizeLoader
+from torchkiln.profiling import load_profile
 from torchkiln.report import QuietMonitor
 from torchkiln.training._steps import ProgramStep
 
@@ -245,10 +246,23 @@ def test_the_spoiled_molecule_is_named(dataset):
     )
 
 
-def test_a_profile_is_written(dataset, tmp_path, capfd):
+def test_profiles_are_written(dataset, tmp_path, capfd):
+    options = Options(backend="capture", show_progress=False)
+    job = make_job(dataset, options=options, num_epochs=2, profile_dir=tmp_path / "profile")
+    assert train(job).status == "finished"
+    profile = load_profile(tmp_path / "profile" / "training")
+    assert profile.training
+    assert profile.times.steps_measured >= 5
+    assert {"forward", "backward", "update"} == {row.phase for row in profile.rows}
+    assert any("_tiny_training.py" in line.file for line in profile.lines)
+    assert (tmp_path / "profile" / "training" / "report.html").stat().st_size > 10_000
+    assert "profile of training step" in capfd.readouterr().err
+
+
+def test_plain_eager_steps_are_profiled_by_torch(dataset, tmp_path, capfd):
     listener = Listener()
-    result = train(make_job(dataset, num_epochs=1, profile_dir=tmp_path / "profile"), listener)
-    assert result.status == "finished"
+    job = make_job(dataset, num_epochs=1, profile_dir=tmp_path / "profile", eager=True)
+    assert train(job, listener).status == "finished"
     trace = json.loads((tmp_path / "profile" / "training_step.trace.json").read_text())
     assert any(event.get("name") == "training step" for event in trace["traceEvents"])
     assert "aten::" in (tmp_path / "profile" / "training_step.txt").read_text()
@@ -256,10 +270,10 @@ def test_a_profile_is_written(dataset, tmp_path, capfd):
     assert capfd.readouterr().err == ""  # the profiler's library would write over bars
 
 
-def test_a_profiled_call_counts_with_its_own_time(dataset, tmp_path, monkeypatch):
-    """Starting the profiler and writing its files takes longer than the step and is no training."""
+def test_time_of_reports_is_no_training(dataset, tmp_path, monkeypatch):
+    """Writing a report takes longer than the step in which it is written."""
     monkeypatch.setattr(_task, "profile_call", lambda call, directory: (call(), 1e6, []))
-    result = train(make_job(dataset, num_epochs=1, profile_dir=tmp_path))
+    result = train(make_job(dataset, num_epochs=1, profile_dir=tmp_path, eager=True))
     assert result.epochs[0].seconds == pytest.approx(1e6, rel=1e-3)
 
 

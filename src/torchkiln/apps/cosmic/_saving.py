@@ -48,6 +48,7 @@ def words_of(settings: Settings, command: str = "python cosmic_tagger.py") -> Wo
         every_epochs="mode.checkpoint_epochs",
         counts="updates",
         change="{name}={now} (the checkpoint has {before})",
+        counted="images",
     )
 
 

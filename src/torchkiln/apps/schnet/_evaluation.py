@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple, final
 
 import numpy as np
@@ -48,12 +49,21 @@ class Evaluator:
         module: The `MoleculeRegression` with the weights to evaluate, live.
         dataset: What the loaders read views of.
         eager: Run plain eager PyTorch instead of compiled programs.
+        profile_dir: Where programs write reports of their time and memory; None: no reports.
     """
 
-    def __init__(self, module: nn.Module, dataset: MoleculeSet, *, eager: bool = False) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        dataset: MoleculeSet,
+        *,
+        eager: bool = False,
+        profile_dir: Path | None = None,
+    ) -> None:
         self._module = module
         self._dataset = dataset
         self._eager = eager
+        self._profile_dir = None if eager else profile_dir
         self._prepared: list[_Prepared] = []
         self._references: dict[bytes, NDArray[np.float64]] = {}
 
@@ -67,6 +77,11 @@ class Evaluator:
             with evaluating(self._module):
                 program.compile(**arguments_of(batch))
         return time.perf_counter() - start
+
+    def finish(self) -> None:
+        """Take note that nothing else will be predicted."""
+        for prepared in self._prepared:
+            prepared.program.finish_profile()
 
     def evaluate(
         self, loader: FixedSizeLoader, *, check: Callable[[], None] | None = None
@@ -101,7 +116,9 @@ class Evaluator:
 
     def _prepare(self, loader: FixedSizeLoader) -> _Prepared:
         # Without a seed: making this program must not disturb the training's random numbers.
-        options = loader.options.replace(output_mode=OutputMode.ALL, random_seed=None)
+        options = loader.options.replace(
+            output_mode=OutputMode.ALL, random_seed=None, profile_dir=self._profile_dir
+        )
         if self._eager:
             options = options.replace(backend=Backend.EAGER)
         for known in self._prepared:

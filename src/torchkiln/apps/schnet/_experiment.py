@@ -23,7 +23,7 @@ from torchkiln.apps.schnet._settings import Settings
 from torchkiln.apps.schnet._startup import StartupClock
 from torchkiln.apps.schnet._target_form import asked_form, choose_readout
 from torchkiln.apps.schnet._trainer import train
-from torchkiln.core import Options, OptionsError
+from torchkiln.core import Options, OptionsError, span
 from torchkiln.core._progress import is_quiet, is_watched, say
 from torchkiln.core._room import check_room
 from torchkiln.datasets import MoleculeSet, load_qm9
@@ -77,7 +77,8 @@ def _train_and_report(
 ) -> RunResult:
     saved = read_saved(settings) if settings.resume else None
     built = settings if saved is None else keep_target_form(settings, saved)
-    dataset = load_dataset(built)
+    with span("data", "load dataset"):
+        dataset = load_dataset(built)
     clock.lap("dataset")
     options = training_options(settings)
     say(f"{dataset.name}: {_count(dataset)}")

@@ -26,6 +26,7 @@ WORDS = Words(
     save="--checkpoint true saves a run",
     every_epochs="checkpoint_epochs",
     names_models=True,
+    counted="molecules",
 )
 
 
@@ -96,7 +97,7 @@ class TrainingJob:
         ema_decay: Of the exponential moving average of the weights, per weight update; it is what
             validation, test and predictions use. None: no average.
         synthetic_data: Read one batch and use it again and again: no loading in the times.
-        profile_dir: Record one training step (the second) with torch's profiler into this folder.
+        profile_dir: Where programs write reports of their time and memory; None: no reports.
         checkpoint: Where to save; None saves nothing.
         model_arguments: Keyword arguments of the network (JSON), so that predictions can rebuild
             it.

@@ -1,4 +1,4 @@
-"""One training step under torch's profiler."""
+"""One training step in plain eager PyTorch under torch's profiler."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from torchkiln.core import atomic_path, write_atomic
 
 T = TypeVar("T")
 _NUM_ROWS = 40
-_LEGEND = (
-    "One training step, operations that took longest first. Native code of a compiled program\n"
-    "counts as 'training step' itself; --bench.backend capture shows each operation by name.\n"
-)
+_LEGEND = "One training step, operations that took longest first.\n"
 
 
 def profile_call(call: Callable[[], T], directory: Path) -> tuple[T, float, list[Path]]:

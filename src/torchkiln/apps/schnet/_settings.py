@@ -123,8 +123,8 @@ class BenchSettings:
         gradient_accumulation: Mini-batches that share one weight update.
         learning_rate: The learning rate of the Adam optimiser.
         num_epochs: Passes over the training split.
-        profile_dir: Profile one call of the program, early in training, and write the report to
-            this folder.
+        profile_dir: Measure some of the first calls of the programs, and write a report of where
+            their time and memory go into a folder for each, training and validation, in this one.
         factory: Which dataset: qm9 or water.
         water_dataset: How much of the water clusters: debug, test, train or all.
         half_precision: Compute matrix products in 16 bits (bfloat16 or float16, whichever the

@@ -29,6 +29,7 @@ class EagerStep:
     ) -> None:
         self._regression = regression
         self._optimizer = optimizer
+        self.seconds_aside = 0.0
         self._show_progress = options.show_progress
         self._num_parts = options.combined_factor
         self._per_update = options.micro_batches_per_update
@@ -64,3 +65,6 @@ class EagerStep:
 
     def use_learning_rate(self) -> None:
         """Nothing to do: torch's own step reads the optimiser."""
+
+    def finish(self) -> None:
+        """There is nothing to finish."""

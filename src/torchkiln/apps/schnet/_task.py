@@ -46,10 +46,14 @@ class MoleculeTask:
         self._best = best
         self._tell = tell
         make_step = EagerStep if job.eager else ProgramStep
-        self._step: TrainingStep = make_step(job.regression.train(), job.options, job.optimizer)
-        self._evaluator = Evaluator(evaluated, job.dataset, eager=job.eager)
+        options = job.options.replace(profile_dir=job.profile_dir)
+        self._step: TrainingStep = make_step(job.regression.train(), options, job.optimizer)
+        self._evaluator = Evaluator(
+            evaluated, job.dataset, eager=job.eager, profile_dir=job.profile_dir
+        )
         self.tables = TableWatch(tabulated(evaluated, job.train_loader.spec))
-        self._wants_profile = job.profile_dir is not None
+        # Programs write their own.
+        self._wants_profile = job.profile_dir is not None and job.eager
         self.validation: ValidationResult | None = None
         self.test: ValidationResult | None = None
 
@@ -71,7 +75,9 @@ class MoleculeTask:
         arguments = arguments_of(batch)
         is_warm = place.step > 0 or place.num_steps == 1
         if not (self._wants_profile and is_warm):
-            return self._step(arguments), 0.0
+            before = self._step.seconds_aside
+            losses = self._step(arguments)
+            return losses, self._step.seconds_aside - before
         self._wants_profile = False
         assert self._job.profile_dir is not None
         start = time.perf_counter()
@@ -106,8 +112,11 @@ class MoleculeTask:
         )
 
     def finish(self, check: Callable[[], None]) -> str | None:
+        self._step.finish()
         with contextlib.nullcontext() if self._best is None else self._best.in_use():
-            return self._judge(check)
+            problem = self._judge(check)
+        self._evaluator.finish()
+        return problem
 
     def _judge(self, check: Callable[[], None]) -> str | None:
         """Predict what was not predicted yet; return what is wrong with that."""

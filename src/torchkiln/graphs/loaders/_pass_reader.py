@@ -98,7 +98,7 @@ class _Passes:
 
     def __init__(self, plan: Plan, make: Make, num_workers: int) -> None:
         self._plan = plan
-        self._make = UserCode(make)  # transforms and feature stores are the user's
+        self._make = UserCode(make, "make batches")  # transforms and feature stores are the user's
         self._num_workers = num_workers
         self._epoch = 0
         self._items: tuple[int, Sequence[Any]] | None = None

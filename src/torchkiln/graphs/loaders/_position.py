@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
+from torchkiln.core._beacon import with_waits
 from torchkiln.data import LoaderError
 from torchkiln.graphs._spec import to_count
 
@@ -54,7 +55,7 @@ class Bookmark:
         self._next = Position(start.epoch + 1, 0)
         self._running = start.epoch
         try:
-            for done, batch in enumerate(read(start), start.done + 1):
+            for done, batch in enumerate(with_waits(read(start)), start.done + 1):
                 self._reached = Position(start.epoch, done)
                 yield batch
             self._reached = Position(start.epoch + 1, 0)

@@ -76,8 +76,7 @@ class AutomaticProfile:
         measured = self._num_calls - _WARM_CALLS
         if measured >= _CALLS or (measured >= _LEAST_CALLS and seconds > _SECONDS):
             start = time.perf_counter()
-            program.stop_watching()
-            self.finish()
+            program.finish_profile()
             program.seconds_aside += time.perf_counter() - start
         return result
 

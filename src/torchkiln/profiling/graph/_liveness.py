@@ -10,8 +10,14 @@ from torchkiln.runtime._inspection import EntryView, ProgramView
 from torchkiln.runtime.memory._prediction import worst_of
 
 
-def describe_liveness(view: ProgramView, lines: Lines) -> Liveness:
-    """Return the memory of the entry that needs most, and whether it fits into what is free."""
+def describe_liveness(view: ProgramView, lines: Lines, limit_bytes: int | None = None) -> Liveness:
+    """Return the memory of the entry that needs most, and whether it fits.
+
+    Args:
+        view: The program.
+        lines: Where lines are kept.
+        limit_bytes: What it may use; None: what is free on this machine.
+    """
     timeline = worst_of({name: entry.timeline for name, entry in view.entries.items()})
     offset = 0
     for entry in view.entries.values():
@@ -20,7 +26,7 @@ def describe_liveness(view: ProgramView, lines: Lines) -> Liveness:
         offset += len(entry.timeline.plan.calls)
     peak = timeline.peak_call
     blocks = _blocks(entry, lines, offset)
-    limit = available_bytes()
+    limit = available_bytes() if limit_bytes is None else limit_bytes
     fits = view.memory.total_bytes <= limit
     return Liveness(
         always=_always(view.memory, timeline.peak_bytes),

@@ -113,6 +113,8 @@ def make_profile(
     view: ProgramView,
     measured: list[MeasuredCall],
     others: OtherLoad | None,
+    *,
+    limit_bytes: int | None = None,
 ) -> GraphProfile:
     """Put together what was measured and what is known of the plan.
 
@@ -121,6 +123,7 @@ def make_profile(
         view: Its calls.
         measured: Calls of the program; none if it did not run.
         others: What other processes did meanwhile.
+        limit_bytes: Memory that the program may use; None: what is free on this machine.
     """
     used = quiet_half(measured)
     steps = steps_per_call(program)
@@ -151,7 +154,7 @@ def make_profile(
         lines=(),
         calls=tuple(calls),
         rows=tuple(rows),
-        liveness=describe_liveness(view, lines),
+        liveness=describe_liveness(view, lines, limit_bytes),
     )
     profile = dataclasses.replace(profile, lines=tuple(lines.entries))
     return dataclasses.replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from torchkiln.core import write_atomic
@@ -16,11 +17,12 @@ TRACE_NAME = "trace.json"
 SPEEDSCOPE_NAME = "profile.speedscope.json"
 
 
-def write_report(profile: GraphProfile, folder: Path) -> list[Path]:
+def write_report(profile: GraphProfile, folder: str | os.PathLike[str]) -> list[Path]:
     """Write all files of a profile, each in one step, and return their paths; the page comes last.
 
     Everything is made before anything is written, so a failure leaves an older report whole.
     """
+    folder = Path(folder)
     contents = {
         TRACE_NAME: render_trace(profile),
         SPEEDSCOPE_NAME: render_speedscope(profile),

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from torchkiln.core import span
+from torchkiln.core._beacon import compile_phase
 from torchkiln.ops._prepare import missing_natives, prepare_natives
 from torchkiln.runtime.compile._bar import ClockBar
 from torchkiln.torch_internals._inductor_patches import around_builds
@@ -70,6 +71,7 @@ class CompileProgress:
         """Begin a phase; the one before is done."""
         self._leave()
         self._phase = phase
+        compile_phase(phase)
         self._span = span("compile", phase)
         self._span.__enter__()
         self._bar.say(f"{self._name}: {phase}")
@@ -143,6 +145,7 @@ def build_helpers(names: set[str], *, show: bool) -> None:
     if not missing:
         prepare_natives(names)
         return
+    compile_phase("native helpers")
     bar = ClockBar(len(missing), "Building native helpers", show=show)
 
     def tell(done: int, total: int) -> None:

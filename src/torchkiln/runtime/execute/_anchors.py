@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchkiln.core import CaptureError, Options, OptionsError
 from torchkiln.runtime.call._binding import Binding
+from torchkiln.runtime.call._signature import Signature
 
 GRADIENT, UPDATED, LOSS = "Gradient___", "UpdatedVar___", "loss"
 
@@ -49,3 +50,20 @@ def check_anchored_parameters(options: Options, binding: Binding) -> None:
             raise CaptureError(
                 f"there is no tensor {UPDATED + name!r} to anchor; parameters: {sorted(parameters)}"
             )
+
+
+def tensor_names(signature: Signature, binding: Binding, updated: list[str] | None) -> list[str]:
+    """Return the names of internal tensors, among them those that can be anchored.
+
+    Args:
+        signature: Of the calls.
+        binding: The module's tensors.
+        updated: Names of the parameters that are trained; None: nothing is.
+    """
+    names = [f"input/{form.name}" for form in signature.forms]
+    names += [bound.name for bound in binding.bound]
+    if updated is not None:
+        names.append(LOSS)
+        for prefix in (GRADIENT, UPDATED):
+            names += [prefix + name for name in updated]
+    return names

@@ -22,3 +22,10 @@ class Built:
     captured: int = 0
     # Seconds of each phase of a build.
     phases: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """Where the executable is from, in words for people."""
+        if self.package is None:
+            return "captured" if self.captured else "eager"
+        return "compiled" if self.compiled else "cache hit"

@@ -17,8 +17,8 @@ class Timeline:
     origins: Sequence[Origin]
 
     def origin(self, entry: PlannedCall | PlannedBlock) -> Origin:
-        """Return who needs a call or a block."""
-        return latest(self.origins[number] for number in entry.nodes)
+        """Return who needs a call or a block: in the latest phase, the operation that is last."""
+        return latest(self.origins[number] for number in sorted(entry.nodes, reverse=True))
 
     @property
     def peak_call(self) -> int | None:

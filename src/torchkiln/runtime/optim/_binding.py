@@ -137,6 +137,11 @@ class OptimizerBinding:
         Raises:
             OptimizerError: if its structure is not the one that was compiled.
         """
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise OptimizerError(
+                f"expected a torch optimiser, got {type(optimizer).__name__}; use one of SGD, "
+                "Adam, AdamW, RMSprop or LAMB"
+            )
         recipe, hyper = read_recipe(optimizer), read_hyper(optimizer)
         is_other = optimizer is not self.optimizer
         if self._state is not None:

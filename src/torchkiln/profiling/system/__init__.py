@@ -1,0 +1,1 @@
+"""The system profile: one time line of all threads and processes of a run."""
