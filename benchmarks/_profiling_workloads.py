@@ -44,7 +44,7 @@ def _uresnet(small: bool) -> Workload:
     """CosmicTagger's network at a small size."""
     from torchkiln.models import Segmentation, UResNet2D, UResNetSettings
 
-    height = 32 if small else 128
+    height = 40 if small else 160
     settings = UResNetSettings(
         network_depth=3, blocks_per_layer=1, blocks_deepest_layer=1, bottleneck_deepest=64
     )
