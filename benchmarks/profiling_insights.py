@@ -68,9 +68,7 @@ def us_per_step(batches: Iterable[Any], program: Any, skip: int = 5) -> float:
     return (time.perf_counter_ns() - start) / count / 1e3 / program.options.device_iterations
 
 
-def compare(
-    before: Callable[[], float], after: Callable[[], float], rounds: int
-) -> dict[str, Any]:
+def compare(before: Callable[[], float], after: Callable[[], float], rounds: int) -> dict[str, Any]:
     """Measure both turn by turn."""
     pairs = [(before(), after()) for _ in range(rounds)]
     slow, fast = zip(*pairs, strict=True)
