@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def save_profile(profile: GraphProfile, folder: Path) -> Path:
     return path
 
 
-def load_profile(path: Path) -> GraphProfile:
+def load_profile(path: str | os.PathLike[str]) -> GraphProfile:
     """Read what `save_profile` wrote.
 
     Args:
@@ -32,7 +33,7 @@ def load_profile(path: Path) -> GraphProfile:
     Raises:
         StoreError: There is no profile or more than one, it is damaged, or of another format.
     """
-    found = find_profiles(path)
+    found = find_profiles(Path(path))
     if len(found) > 1:
         names = ", ".join(str(one.parent) for one in found)
         raise StoreError(f"{path} holds {len(found)} profiles; name one of them: {names}")
