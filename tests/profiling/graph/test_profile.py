@@ -298,3 +298,10 @@ def test_a_recorded_graph_that_is_no_longer_what_the_module_does_is_refused():
         program.profile(*inputs)
     program.destroy()
     assert any("cos" in row.operator for row in quick(program, inputs).rows)
+
+
+def test_sums_are_those_of_parameters_that_a_gradient_reaches():
+    program = make(Partly, SMALL.replace(gradient_accumulation=2))
+    profile = quick(program, rows(32))
+    sums = sum(total.nbytes for total in program.executor._sums)
+    assert profile.liveness.always["gradient sums"] == sums
