@@ -18,7 +18,12 @@ from torchkiln.core import Options
 from torchkiln.core._machine import processor_name
 from torchkiln.core._other_processes import OtherLoad, Reading
 from torchkiln.core._threads import usable_cores
-from torchkiln.profiling.graph._attribution import Lines, attribute_call, calculating_calls
+from torchkiln.profiling.graph._attribution import (
+    Lines,
+    attribute_call,
+    calculating_calls,
+    longest_loops,
+)
 from torchkiln.profiling.graph._insights import find_insights
 from torchkiln.profiling.graph._liveness import describe_liveness
 from torchkiln.profiling.graph._peaks import measured_peaks
@@ -224,12 +229,21 @@ def _attribute(
         if used:
             times = np.mean([call.entries[name] for call in used], axis=0) / 1e3 / steps
             runs = float(np.mean([call.runs[name] for call in used])) / steps
-        owners = calculating_calls(planned)
+        owners, most = calculating_calls(planned), longest_loops(planned)
         for place, call in enumerate(planned):
             microseconds = None if times is None else float(times[place])
             elsewhere = {number for number in call.nodes if owners.get(number, place) != place}
             made, shares = attribute_call(
-                len(calls), name, entry, call, microseconds, runs, program.kinds, lines, elsewhere
+                len(calls),
+                name,
+                entry,
+                call,
+                microseconds,
+                runs,
+                program.kinds,
+                lines,
+                elsewhere,
+                most,
             )
             calls.append(made)
             rows.extend(shares)
