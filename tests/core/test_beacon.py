@@ -54,6 +54,18 @@ def test_calls_are_counted_exactly(folder):
     assert 0 < slot.interval_ns <= slot.ended_ns
 
 
+def test_calls_that_overlap_in_two_threads_take_no_longer_than_both(folder):
+    program = make_program()
+    start = time.monotonic_ns()
+    program.__enter__()
+    program.__enter__()
+    program.__exit__(None, None, None)
+    program.__exit__(None, None, None)
+    slot = read_one().programs[0]
+    assert slot.calls == 2
+    assert slot.executing_ns <= time.monotonic_ns() - start
+
+
 def test_a_call_that_fails_is_no_step_but_takes_time(folder):
     program = make_program()
     with pytest.raises(KeyError), program:

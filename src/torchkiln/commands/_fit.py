@@ -77,12 +77,13 @@ def _write_plan(
     profile_dir: Path,
 ) -> MemoryReport:
     """Write the report of a program that did not run, and return its memory."""
-    from torchkiln.profiling.graph._profile import folder_name, make_profile
+    from torchkiln.profiling.graph._profile import facts_of, folder_name, make_profile
     from torchkiln.profiling.views._write import PAGE_NAME, write_report
 
     view = program.view(*args, **kwargs)
     folder = profile_dir / folder_name(program)
-    write_report(make_profile(program, view, [], None, limit_bytes=limit_bytes), folder)
+    profile = make_profile(facts_of(program), view, [], None, limit_bytes=limit_bytes)
+    write_report(profile, folder)
     say(f"wrote {folder / PAGE_NAME}")
     return view.memory
 

@@ -86,8 +86,9 @@ class ProgramBeacon:
         trace: TracebackType | None,
     ) -> None:
         now = time.monotonic_ns()
-        self._executing_ns += now - self._since_ns
-        self._since_ns = 0
+        since_ns, self._since_ns = self._since_ns, 0
+        if since_ns:  # else a call in another thread ended meanwhile
+            self._executing_ns += now - since_ns
         if kind is None:
             self._calls += 1
             self._steps += self._steps_per_call

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, fx
 
 from torchkiln.core import ExecutableError
 from torchkiln.runtime.capture._capture import Captured, capture
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.compile._plan import Plan
 from torchkiln.runtime.execute._built import Built
-from torchkiln.runtime.execute._executable import NativeExecutable
+from torchkiln.runtime.execute._executable import GraphExecutable, NativeExecutable
 from torchkiln.runtime.memory._prediction import add_up, output_bytes, plan_entries
 from torchkiln.runtime.memory._report import MemoryReport
 from torchkiln.runtime.memory._timeline import Timeline
@@ -97,6 +97,9 @@ def _operator(target: str) -> str:
 
 def _brought_along(captured: Captured, built: Built | None) -> dict[str, Timeline] | None:
     """Return the timelines that an executable holds; None if it holds none."""
+    if built is not None and isinstance(built.executable, GraphExecutable):
+        for name, entry in captured.entries.items():
+            _check_same(built.executable.digests[name], entry.graph)
     if built is None or not isinstance(built.executable, NativeExecutable):
         return None
     marks = built.executable.marks
@@ -105,11 +108,15 @@ def _brought_along(captured: Captured, built: Built | None) -> dict[str, Timelin
     timelines = {}
     for name, entry in captured.entries.items():
         plan = Plan.from_json(marks[name].plan_text)
-        if plan.digest != graph_digest(entry.graph):
-            raise ExecutableError(
-                "recording the step again gave other operations than those that were compiled, so "
-                "times cannot be put down to lines; train() or eval(), flags of the module or its "
-                "code changed since: call destroy() on the program to compile what it is now"
-            )
+        _check_same(plan.digest, entry.graph)
         timelines[name] = Timeline(plan, origins_of(entry.graph))
     return timelines
+
+
+def _check_same(digest: str, graph: fx.GraphModule) -> None:
+    if digest != graph_digest(graph):
+        raise ExecutableError(
+            "recording the step again gave other operations than those that were compiled, so "
+            "times cannot be put down to lines; train() or eval(), flags of the module or its "
+            "code changed since: call destroy() on the program to compile what it is now"
+        )

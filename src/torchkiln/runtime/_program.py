@@ -229,7 +229,7 @@ class Program:
 
         with _build_lock, compile_hooks(), torch.inference_mode(False):
             step, tensors, micro_batch = self._begin(args, kwargs)
-            return report_memory(step, tensors, micro_batch, self._arrange(step))
+            return report_memory(step, tensors, micro_batch, self._arrange_as_compiled(step))
 
     @short_tracebacks()
     def view(self, *args: Any, **kwargs: Any) -> ProgramView:
@@ -242,7 +242,8 @@ class Program:
 
         with _build_lock, compile_hooks(), torch.inference_mode(False):
             step, tensors, micro_batch = self._begin(args, kwargs)
-            return view_program(step, tensors, micro_batch, self._arrange(step), self._built)
+            arrangement = self._arrange_as_compiled(step)
+            return view_program(step, tensors, micro_batch, arrangement, self._built)
 
     @short_tracebacks()
     def profile(self, *args: Any, **kwargs: Any) -> Any:
@@ -296,6 +297,11 @@ class Program:
 
     def _arrange(self, step: StepFunction) -> Arrangement | None:
         return self._optimizer.arrange(step.binding) if self._optimizer is not None else None
+
+    def _arrange_as_compiled(self, step: StepFunction) -> Arrangement | None:
+        if self._optimizer is None:
+            return None
+        return self._optimizer.arrange_as_compiled(step.binding)
 
     def _require_compiled(self) -> Built:
         if self._built is None:

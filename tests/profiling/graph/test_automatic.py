@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import _profiled_models as models
 import pytest
@@ -83,6 +86,60 @@ def test_each_program_has_a_folder(options):
         program(*rows())
         program.destroy()
     assert folders(options) == ["inference", "second_run__a_b", "training"]
+
+
+def test_programs_of_one_name_do_not_write_over_each_other(options):
+    first, second = make(options), make(options)
+    for _ in range(4):
+        first(*rows())
+    second(*rows())
+    first.destroy()
+    second.destroy()
+    second(*rows())
+    second.destroy()
+    assert folders(options) == ["training", "training-2", "training-3"]
+    assert load_profile(options.profile_dir / "training").times.steps_measured == 2
+
+
+def test_ranks_have_folders_of_their_own(options):
+    program = make(options.replace(num_processes=2, process_id=1))
+    program(*rows())
+    program.destroy()
+    assert folders(options) == ["training-rank1"]
+
+
+def test_a_program_that_nobody_holds_any_more_has_its_report(options):
+    program = make(options)
+    for _ in range(4):
+        program(*rows())
+    watched = weakref.ref(program)
+    del program
+    gc.collect()
+    assert watched() is None
+    assert load_profile(options.profile_dir).times.steps_measured == 2
+
+
+def test_calls_from_several_threads_are_measured_one_by_one(options, monkeypatch):
+    monkeypatch.setattr(_automatic, "_CALLS", 30)
+    program = make(options)
+    inputs = rows()
+    program(*inputs)
+    with ThreadPoolExecutor(3) as pool:
+        for _ in pool.map(lambda _: program(*inputs), range(60)):
+            pass
+    profile = load_profile(options.profile_dir)
+    assert profile.times.steps_measured == 30
+    assert sum(row.us for row in profile.rows) == pytest.approx(profile.times.executable_us)
+
+
+def test_a_folder_that_cannot_be_written_is_not_announced(options, capfd):
+    options.profile_dir.write_text("a file")
+    program = make(options.replace(show_progress=True))
+    program(*rows())
+    with pytest.warns(UserWarning, match="choose another profile_dir"):
+        program.destroy()
+    told = capfd.readouterr()
+    assert "report.html" not in told.out + told.err
 
 
 def test_losses_are_those_without_a_profile(options):

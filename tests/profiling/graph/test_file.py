@@ -28,8 +28,7 @@ def test_what_is_saved_is_loaded_to_the_last_bit(make, tmp_path):
     path = save_profile(profile, tmp_path / "training")
     assert path == tmp_path / "training" / PROFILE_NAME
     for place in (path, path.parent, tmp_path):
-        assert load_profile(place) == profile
-        assert load_profile(str(place)) == profile
+        assert load_profile(place) == load_profile(str(place)) == profile
         assert is_graph_profile(place)
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from torchkiln import Options, inference_model, training_model
 from torchkiln.core import ExecutableError
 from torchkiln.profiling import GraphProfile, plan_program, profile_program
+from torchkiln.profiling.graph import _peaks
 from torchkiln.profiling.graph._recorder import CallRecorder, MeasuredCall, quiet_half
 from torchkiln.runtime.execute._executable import GraphExecutable
 
@@ -195,3 +196,112 @@ def test_waits_that_lie_in_each_other_count_once():
     recorder._waits = [(10, 30), (15, 20), (25, 40), (90, 200)]
     assert recorder._waited(0, 100) == 40
     assert recorder._waits == []
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_measuring_the_machine_draws_no_random_numbers(monkeypatch, dtype):
+    monkeypatch.setattr("torchkiln.profiling.graph._peaks._SECONDS", 0.0)
+    monkeypatch.setattr("torchkiln.profiling.graph._peaks._ELEMENTS", 64)
+    dtypes = []
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: dtypes.append(a.dtype))
+    before, default = torch.get_rng_state(), torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        _peaks._measure.__wrapped__(1)
+    finally:
+        torch.set_default_dtype(default)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert set(dtypes) == {torch.float32}
+
+
+class Partly(models.Chain):
+    """Holds a parameter that no gradient reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(2, 2)
+
+
+def test_parameters_without_gradient_do_not_hinder_a_profile_after_training():
+    """They have no step count, so that today's arrangement would be another than the compiled."""
+    program = make(Partly)
+    inputs = rows()
+    for _ in range(2):
+        program(*inputs)
+    profile = quick(program, inputs)
+    assert sum(row.us for row in profile.rows) == pytest.approx(profile.times.executable_us)
+    assert profile.liveness.total_bytes == program.memory_report(*inputs).total_bytes
+
+
+def load(program, earlier):
+    program.optimizer.load_state_dict(earlier)
+
+
+def clear(program, _):
+    program.optimizer.state.clear()
+
+
+def swap(program, _):
+    program.module.first[0].weight.data = torch.ones(8, 8)
+
+
+def put_in(program, _):
+    program.module.norm.running_mean = torch.full((8,), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (models.Chain, load),
+        (models.Chain, clear),
+        (models.Chain, swap),
+        (models.Mixed, put_in),
+    ],
+)
+def test_what_was_loaded_or_replaced_just_before_stays(kind, change):
+    inputs = rows()
+    plain, profiled = make(kind), make(kind)
+    for program in (plain, profiled):
+        torch.manual_seed(11)
+        program(*inputs)
+        earlier = copy.deepcopy(program.optimizer.state_dict())
+        for _ in range(3):
+            program(*inputs)
+        change(program, earlier)
+    quick(profiled, inputs)
+    ends = []
+    for program in (plain, profiled):
+        torch.manual_seed(12)
+        for _ in range(2):
+            program(*inputs)
+        ends.append((program.module.state_dict(), program.optimizer.state_dict()))
+    torch.testing.assert_close(ends[1], ends[0], rtol=0, atol=0)
+
+
+class Switched(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.use_sine = True
+
+    def forward(self, x, target):
+        x = self.linear(x)
+        x = torch.sin(x) if self.use_sine else torch.cos(x)
+        return nn.functional.mse_loss(x, target)
+
+
+def test_a_recorded_graph_that_is_no_longer_what_the_module_does_is_refused():
+    program = make(Switched)
+    inputs = rows()
+    program(*inputs)
+    program.module.use_sine = False
+    with pytest.raises(ExecutableError, match=r"call destroy\(\)"):
+        program.profile(*inputs)
+    program.destroy()
+    assert any("cos" in row.operator for row in quick(program, inputs).rows)
+
+
+def test_sums_are_those_of_parameters_that_a_gradient_reaches():
+    program = make(Partly, SMALL.replace(gradient_accumulation=2))
+    profile = quick(program, rows(32))
+    sums = sum(total.nbytes for total in program.executor._sums)
+    assert profile.liveness.always["gradient sums"] == sums

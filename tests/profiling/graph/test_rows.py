@@ -11,6 +11,11 @@ from _profiled_models import expected_modules
 
 from torchkiln import Options, inference_model, training_model
 from torchkiln.profiling import plan_program
+from torchkiln.profiling.graph._attribution import Lines, attribute_call, longest_loops
+from torchkiln.runtime._inspection import EntryView, NodeFacts
+from torchkiln.runtime.compile._plan import Plan, PlannedCall, PlannedPart
+from torchkiln.runtime.memory._timeline import Timeline
+from torchkiln.runtime.passes._origins import Origin, Phase
 
 # Operators that compute nothing: who they belong to is nobody's concern.
 NOTHING = ("aten.detach", "aten.t", "aten.view", "aten.clone", "<built-in function getitem>")
@@ -150,3 +155,33 @@ def test_inference_is_forward_only(case):
     assert {call.entry for call in profile.calls} == {"infer"}
     lines = {line.line for row in profile.rows if (line := profile.line_of(row)) is not None}
     assert lines <= expected.keys()
+
+
+def kernel(*parts):
+    return PlannedCall("kernel", True, tuple(PlannedPart(*part) for part in parts), (), (), 0)
+
+
+def attributed(*kernels):
+    """Return calls and rows of kernels that compute nodes of 1000 operations each."""
+    plan = Plan(kernels, (), "")
+    facts = tuple(NodeFacts(f"aten.op{number}", 1000, False) for number in range(3))
+    view = EntryView(Timeline(plan, [Origin(phase=Phase.FORWARD)] * 3), facts)
+    most = longest_loops(kernels)
+    return [
+        attribute_call(place, "step", view, call, 1.0, 1.0, {}, Lines(), (), most)
+        for place, call in enumerate(kernels)
+    ]
+
+
+def test_the_end_of_a_reduction_is_not_credited_with_all_of_it():
+    """It would seem faster than any machine, and would raise the peak that others are held to."""
+    (loop, _), (end, _), (again, _) = attributed(
+        kernel((500, (0,))), kernel((1, (0,))), kernel((1, (0,)), (500, (0,)))
+    )
+    assert (loop.flops, end.flops, again.flops) == (1000, 2, 1000)
+
+
+def test_operators_of_one_line_in_one_kernel_are_an_estimate():
+    (_, alone), (_, both) = attributed(kernel((5, (0,))), kernel((5, (1, 2))))
+    assert [row.is_estimate for row in alone] == [False]
+    assert [row.is_estimate for row in both] == [True, True]

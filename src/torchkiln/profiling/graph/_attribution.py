@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torchkiln.profiling.graph._values import Call, Row, SourceLine
@@ -71,6 +71,7 @@ def attribute_call(
     kinds: Mapping[str, str],
     lines: Lines,
     elsewhere: Collection[int] = (),
+    most: Mapping[int, int] | None = None,
 ) -> tuple[Call, list[Row]]:
     """Return a call of the plan, and the rows that its time is divided into.
 
@@ -84,12 +85,12 @@ def attribute_call(
         kinds: Classes of the modules by name.
         lines: Where lines are kept.
         elsewhere: Nodes whose arithmetic another call does (`calculating_calls`).
+        most: Elements that the longest loop of each node goes through (`longest_loops`).
     """
     origin = view.timeline.origin(planned)
-    shares = _shares(view, planned, elsewhere)
+    shares = _shares(view, planned, elsewhere, most or {})
     read = sum(tensor.size_bytes for tensor in planned.reads)
     written = sum(tensor.size_bytes for tensor in planned.writes)
-    places = {(share.origin.module, share.origin.line, share.origin.parameter) for share in shares}
     total = sum(share.weight for share in shares)
     rows = []
     for share in shares:
@@ -106,7 +107,7 @@ def attribute_call(
                 us=None if microseconds is None else microseconds * part,
                 flops=share.flops * runs,
                 bytes_moved=(read + written) * runs * part,
-                is_estimate=len(places) > 1,
+                is_estimate=len(shares) > 1,
             )
         )
     call = Call(
@@ -141,7 +142,24 @@ def calculating_calls(planned: Sequence[PlannedCall]) -> dict[int, int]:
     return found
 
 
-def _shares(view: EntryView, planned: PlannedCall, elsewhere: Collection[int]) -> list[_Share]:
+def longest_loops(planned: Iterable[PlannedCall]) -> dict[int, int]:
+    """Return how many elements the longest loop of each node goes through.
+
+    A node may be spread over several kernels: the long loop of a mean, and the one division after
+    it. A kernel is credited with the arithmetic of a node as far as it goes through its elements.
+    """
+    most: dict[int, int] = {}
+    for call in planned:
+        for part in call.parts:
+            for number in part.nodes:
+                most[number] = max(most.get(number, 0), part.work)
+    return most
+
+
+def _shares(
+    view: EntryView, planned: PlannedCall, elsewhere: Collection[int], most: Mapping[int, int]
+) -> list[_Share]:
+    here = longest_loops([planned])
     weights: dict[tuple[Origin, str], float] = {}
     flops: dict[tuple[Origin, str], int] = {}
     counted: set[int] = set(elsewhere)
@@ -153,7 +171,8 @@ def _shares(view: EntryView, planned: PlannedCall, elsewhere: Collection[int]) -
             key = (origin, operator)
             weights[key] = weights.get(key, 0.0) + part.work
             if number not in counted:
-                flops[key] = flops.get(key, 0) + facts.flops
+                done = here[number] / (most.get(number) or here[number] or 1)
+                flops[key] = flops.get(key, 0) + round(facts.flops * done)
                 counted.add(number)
     if not weights:
         # Nobody knows what it is for: still a row, or the rows would not add up.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
+import contextlib
+import itertools
+import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -12,7 +15,7 @@ from typing import Any
 from torchkiln.core import TorchkilnError, span, warn_user
 from torchkiln.core._other_processes import Reading
 from torchkiln.core._progress import say
-from torchkiln.profiling.graph._profile import folder_name, make_profile
+from torchkiln.profiling.graph._profile import ProgramFacts, facts_of, make_profile
 from torchkiln.profiling.graph._recorder import CallRecorder
 from torchkiln.profiling.views._write import write_report
 from torchkiln.runtime import Program
@@ -24,6 +27,9 @@ _CALLS = 50
 _SECONDS = 3.0
 _LEAST_CALLS = 5
 
+# Folders that programs of this process have, so that none writes over the report of another.
+_taken: set[Path] = set()
+
 
 def watch_program(
     program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -33,41 +39,50 @@ def watch_program(
     A step that does not fit into the memory gets its report at once: it may never get further.
     """
     assert program.options.profile_dir is not None
-    folder = program.options.profile_dir / folder_name(program)
     try:
-        view = program.view(*args, **kwargs)
-        watcher = AutomaticProfile(program, view, folder)
-        plan = make_profile(program, view, [], None)
-        if plan.liveness is not None and not plan.liveness.fits:
-            _write(plan, folder)
-            advice = plan.liveness.advice[:1]
-            warn_user(
-                f"a step of {plan.model} needs more memory than is free; {folder / 'report.html'} "
-                f"tells what for{'; what helps most: ' + advice[0] if advice else ''}"
-            )
+        facts, view = facts_of(program), program.view(*args, **kwargs)
+        program.executor.check_clocked()
+        plan = make_profile(facts, view, [], None)
     except TorchkilnError as error:
         warn_user(f"there will be no profile of {program.name!r}: {error}")
         return None
+    watcher = AutomaticProfile(program, facts, view)
+    if plan.liveness is not None and not plan.liveness.fits and _write(plan, watcher.folder):
+        advice = plan.liveness.advice[:1]
+        warn_user(
+            f"a step of {plan.model} needs more memory than is free; "
+            f"{watcher.folder / 'report.html'} tells what for"
+            f"{'; what helps most: ' + advice[0] if advice else ''}"
+        )
     return watcher
 
 
 class AutomaticProfile:
     """Measures the calls of a program until there are enough, and then writes the report."""
 
-    def __init__(self, program: Program, view: ProgramView, folder: Path) -> None:
-        program.executor.check_clocked()
-        self._program = weakref.ref(program)
+    def __init__(self, program: Program, facts: ProgramFacts, view: ProgramView) -> None:
+        assert facts.options.profile_dir is not None
+        self.folder = _take_folder(facts.options.profile_dir.absolute() / facts.folder)
+        self._name = program.name
+        self._facts = facts
         self._view = view
-        self._folder = folder
         self._recorder = CallRecorder()
         self._stop_listening = self._recorder.listen()
         self._num_calls = 0
         self._start_s = time.perf_counter()
         self._others = Reading()
-        # A program that ends early has a report of what there was.
-        atexit.register(self.finish)
+        self._process = os.getpid()
+        # Calls from several threads are measured one after the other.
+        self._lock = threading.RLock()
+        # A program that ends early, or that nobody holds any more, has a report of what there was.
+        self._at_the_end = weakref.finalize(program, self.finish)
+        self._is_finished = False
 
     def call(self, program: Program, run: Callable[[], Any]) -> Any:
+        with self._lock if not self._is_finished else contextlib.nullcontext():
+            return run() if self._is_finished else self._measure(program, run)
+
+    def _measure(self, program: Program, run: Callable[[], Any]) -> Any:
         result = self._recorder.call(program, run)
         self._num_calls += 1
         if self._num_calls == _WARM_CALLS:
@@ -82,20 +97,33 @@ class AutomaticProfile:
 
     def finish(self) -> None:
         """Write the report of the calls so far; nothing if there were none."""
-        atexit.unregister(self.finish)
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._at_the_end.detach()
         self._stop_listening()
-        program = self._program()
         calls, self._recorder.calls = self._recorder.calls, []
-        if program is None or not calls or not program.is_compiled:
+        # The report of a process is not for those that it forks.
+        if not calls or os.getpid() != self._process:
+            _taken.discard(self.folder)
             return
         warm = calls[_WARM_CALLS:] or calls[-1:]
         with span("profile", "write the report"):
             load = Reading().load_since(self._others)
-            _write(make_profile(program, self._view, warm, load), self._folder)
-            say(f"profile of {program.name}: {self._folder / 'report.html'}")
+            if _write(make_profile(self._facts, self._view, warm, load), self.folder):
+                say(f"profile of {self._name}: {self.folder / 'report.html'}")
 
 
-def _write(profile: Any, folder: Path) -> None:
+def _take_folder(wanted: Path) -> Path:
+    """Return the folder, with a number behind its name if a program of this process has it."""
+    names = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    folder = next(f for name in names if (f := wanted.with_name(wanted.name + name)) not in _taken)
+    _taken.add(folder)
+    return folder
+
+
+def _write(profile: Any, folder: Path) -> bool:
+    """Write a report; return whether that was possible."""
     try:
         write_report(profile, folder)
     except OSError as error:
@@ -103,3 +131,5 @@ def _write(profile: Any, folder: Path) -> None:
             f"the profile could not be written to {folder} ({error}); free some space, or choose "
             "another profile_dir"
         )
+        return False
+    return True

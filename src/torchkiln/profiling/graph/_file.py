@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def save_profile(profile: GraphProfile, folder: Path) -> Path:
     return path
 
 
-def load_profile(path: str | Path) -> GraphProfile:
+def load_profile(path: str | os.PathLike[str]) -> GraphProfile:
     """Read what `save_profile` wrote.
 
     Args:

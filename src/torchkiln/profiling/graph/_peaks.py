@@ -24,10 +24,14 @@ def measured_peaks() -> Peaks:
 @functools.cache
 def _measure(threads: int) -> Peaks:
     with torch.no_grad():
-        a, b = torch.rand(_SIDE, _SIDE), torch.rand(_SIDE, _SIDE)
-        product = torch.empty(_SIDE, _SIDE)
+        # A generator, dtype and device of its own: the defaults belong to the user's program.
+        generator = torch.Generator().manual_seed(0)
+        make = functools.partial(torch.rand, generator=generator, dtype=torch.float32, device="cpu")
+        a, b = make(_SIDE, _SIDE), make(_SIDE, _SIDE)
+        product = torch.empty_like(a)
         seconds = _best(lambda: torch.mm(a, b, out=product))
-        source, target = torch.rand(_ELEMENTS), torch.zeros(_ELEMENTS)
+        source = make(_ELEMENTS)
+        target = torch.zeros_like(source)
         moved = _best(lambda: torch.add(source, 1.0, out=target))
     # One read and one write; what the processor reads before it writes is not counted, as in
     # the bytes of a call.

@@ -7,6 +7,7 @@ import datetime
 import platform
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,12 @@ from torchkiln.core import Options
 from torchkiln.core._machine import processor_name
 from torchkiln.core._other_processes import OtherLoad, Reading
 from torchkiln.core._threads import usable_cores
-from torchkiln.profiling.graph._attribution import Lines, attribute_call, calculating_calls
+from torchkiln.profiling.graph._attribution import (
+    Lines,
+    attribute_call,
+    calculating_calls,
+    longest_loops,
+)
 from torchkiln.profiling.graph._insights import find_insights
 from torchkiln.profiling.graph._liveness import describe_liveness
 from torchkiln.profiling.graph._peaks import measured_peaks
@@ -74,7 +80,8 @@ def profile_program(
                 recorder.forget_the_loop()
     finally:
         restore()
-    return make_profile(program, view, recorder.calls, Reading().load_since(before))
+    load = Reading().load_since(before)
+    return make_profile(facts_of(program), view, recorder.calls, load)
 
 
 def plan_program(
@@ -84,7 +91,8 @@ def plan_program(
 
     So a step that is larger than the memory has a profile, too; it has no times.
     """
-    return make_profile(program, program.view(*args, **kwargs), [], None)
+    view = program.view(*args, **kwargs)
+    return make_profile(facts_of(program), view, [], None)
 
 
 class _Plainly:
@@ -108,8 +116,37 @@ def _private_copies(
     return copied, named
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramFacts:
+    """What a profile tells of a program besides its calls; it does not keep the program alive."""
+
+    folder: str
+    training: bool
+    options: Options
+    model: str
+    num_parameters: int
+    kinds: Mapping[str, str]
+    compile_seconds: Mapping[str, float]
+    from_cache: bool
+
+
+def facts_of(program: Program) -> ProgramFacts:
+    """Return what a profile tells of a program as it is now."""
+    module = program.module
+    return ProgramFacts(
+        folder=folder_name(program),
+        training=program.training,
+        options=program.options,
+        model=type(module).__name__,
+        num_parameters=sum(p.numel() for p in module.parameters()),
+        kinds={name: type(part).__name__ for name, part in module.named_modules()},
+        compile_seconds=program.built.phases if program.is_compiled else {},
+        from_cache=program.is_compiled and not program.built.compiled,
+    )
+
+
 def make_profile(
-    program: Program,
+    program: ProgramFacts,
     view: ProgramView,
     measured: list[MeasuredCall],
     others: OtherLoad | None,
@@ -119,7 +156,7 @@ def make_profile(
     """Put together what was measured and what is known of the plan.
 
     Args:
-        program: The program.
+        program: What is known of the program.
         view: Its calls.
         measured: Calls of the program; none if it did not run.
         others: What other processes did meanwhile.
@@ -131,10 +168,10 @@ def make_profile(
     calls, rows = _attribute(program, view, used, steps, lines)
     options = program.options
     profile = GraphProfile(
-        name=folder_name(program),
+        name=program.folder,
         training=program.training,
-        model=type(program.module).__name__,
-        num_parameters=sum(p.numel() for p in program.module.parameters()),
+        model=program.model,
+        num_parameters=program.num_parameters,
         backend=options.backend.value,
         options=_options(options),
         inputs=view.inputs,
@@ -146,8 +183,8 @@ def make_profile(
             "Python": platform.python_version(),
         },
         machine=_machine(),
-        compile_seconds=program.built.phases if program.is_compiled else {},
-        from_cache=program.is_compiled and not program.built.compiled,
+        compile_seconds=dict(program.compile_seconds),
+        from_cache=program.from_cache,
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         times=_times(measured, used, steps) if measured else None,
         peaks=_peaks(calls) if measured else None,
@@ -162,7 +199,7 @@ def make_profile(
     )
 
 
-def steps_per_call(program: Program) -> int:
+def steps_per_call(program: ProgramFacts) -> int:
     """Return the weight updates of a call, or the micro-batches of one that does not train."""
     options = program.options
     if program.training:
@@ -174,13 +211,15 @@ def folder_name(program: Program) -> str:
     """Return the name of the folder of a program's report."""
     default = {"training step": "training", "inference": "inference"}
     name = default.get(program.name, program.name)
+    if program.options.process_id:
+        # Each of several processes has a step of its own.
+        name = f"{name}-rank{program.options.process_id}"
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".") or "program"
 
 
 def _attribute(
-    program: Program, view: ProgramView, used: list[MeasuredCall], steps: int, lines: Lines
+    program: ProgramFacts, view: ProgramView, used: list[MeasuredCall], steps: int, lines: Lines
 ) -> tuple[list[Call], list[Row]]:
-    kinds = {name: type(module).__name__ for name, module in program.module.named_modules()}
     calls: list[Call] = []
     rows: list[Row] = []
     for name, entry in view.entries.items():
@@ -190,12 +229,21 @@ def _attribute(
         if used:
             times = np.mean([call.entries[name] for call in used], axis=0) / 1e3 / steps
             runs = float(np.mean([call.runs[name] for call in used])) / steps
-        owners = calculating_calls(planned)
+        owners, most = calculating_calls(planned), longest_loops(planned)
         for place, call in enumerate(planned):
             microseconds = None if times is None else float(times[place])
             elsewhere = {number for number in call.nodes if owners.get(number, place) != place}
             made, shares = attribute_call(
-                len(calls), name, entry, call, microseconds, runs, kinds, lines, elsewhere
+                len(calls),
+                name,
+                entry,
+                call,
+                microseconds,
+                runs,
+                program.kinds,
+                lines,
+                elsewhere,
+                most,
             )
             calls.append(made)
             rows.extend(shares)
@@ -209,7 +257,7 @@ def _peaks(calls: list[Call]) -> Peaks:
     return Peaks(max(peaks.gflops_per_s, reached), peaks.gbytes_per_s)
 
 
-def _runs(program: Program, entry: str) -> float:
+def _runs(program: ProgramFacts, entry: str) -> float:
     """Return how often an entry runs in a step."""
     return float(program.options.micro_batches_per_update) if entry == "accumulate" else 1.0
 

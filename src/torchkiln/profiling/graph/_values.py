@@ -86,7 +86,7 @@ class Row:
         us: Time in one step; None if nothing was measured.
         flops: Floating-point operations in one step.
         bytes_moved: Bytes read and written in one step.
-        is_estimate: Whether the call serves several lines or modules, so that its time was divided
+        is_estimate: Whether the call serves several rows, so that its time was divided
             by the work that each of them has in it.
     """
 

@@ -8,8 +8,10 @@ default; a run does not end because of it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +44,7 @@ class RecordOptions:
 
     def __post_init__(self) -> None:
         duration_s = self.duration_s
-        if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
+        if duration_s is not None and not (math.isfinite(duration_s * 1e9) and duration_s > 0):
             raise OptionsError(
                 f"duration_s must be a positive number of seconds, got {duration_s!r}; leave it "
                 "out to record the whole run"
@@ -98,10 +100,13 @@ def _is_enabled(value: Any, problems: list[str]) -> bool:
 def _directory(value: Any, problems: list[str]) -> Path:
     if value is None:
         return Path()
-    if not isinstance(value, str) or not value or "\0" in value:
-        problems.append(f'"directory" is {value!r}, not the name of a folder')
-        return Path()
-    return Path(value).expanduser()
+    if isinstance(value, str) and value and "\0" not in value:
+        # Homes of users that do not exist, and halves of characters.
+        with contextlib.suppress(RuntimeError, UnicodeError):
+            os.fsencode(value)
+            return Path(value).expanduser()
+    problems.append(f'"directory" is {value!r}, not the name of a folder')
+    return Path()
 
 
 def _channels(value: Any, problems: list[str]) -> frozenset[str] | None:
@@ -119,9 +124,9 @@ def _duration(value: Any, problems: list[str]) -> float | None:
         return None
     try:
         seconds = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
+    if not (math.isfinite(seconds * 1e9) and seconds > 0):
         problems.append(f'"duration" is {value!r}, not a positive number of seconds')
         return None
     return seconds

@@ -25,6 +25,7 @@ from torchkiln.runtime.execute._clocked import ClockedGraph, ClockedNative, Cloc
 from torchkiln.runtime.execute._forks import survive_forks
 from torchkiln.runtime.execute._heap import keep_freed_memory_if_small
 from torchkiln.runtime.execute._marks import Marks, find_libraries
+from torchkiln.runtime.passes._numbers import graph_digest
 from torchkiln.torch_internals._autograd import below_autograd
 from torchkiln.torch_internals._inductor import load_package
 
@@ -158,6 +159,8 @@ class GraphExecutable(Executable):
 
     def __init__(self, graphs: dict[str, fx.GraphModule]) -> None:
         self._graphs = graphs
+        # By name of the entry; before the graphs change below.
+        self.digests = {name: graph_digest(graph) for name, graph in graphs.items()}
         for graph in graphs.values():
             _forgive_strides(graph)
 

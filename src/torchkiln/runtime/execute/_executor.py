@@ -63,6 +63,8 @@ class Executor:
 
         Arguments are not part of it, though forward may write to them.
         """
+        # What was replaced or loaded since the last call is what must be there afterwards.
+        self._follow()
         kept = [(tensor, tensor.detach().clone()) for tensor in self._tensors]
         optimizer = self.optimizer
         put_back = optimizer.snapshot() if optimizer is not None else lambda: None
@@ -119,9 +121,7 @@ class Executor:
 
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         """Consume one combined batch and return the outputs by output mode."""
-        self._refresh_module()
-        if self.optimizer is not None:
-            self.optimizer.begin_call()
+        self._follow()
         self._clock.clear()
         if self._constants:
             self._use_constants()
@@ -249,6 +249,12 @@ class Executor:
         }
 
     # -- state ------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Take over what happened to module and optimiser between calls."""
+        self._refresh_module()
+        if self.optimizer is not None:
+            self.optimizer.begin_call()
 
     def _refresh_module(self) -> None:
         """Follow weights that the user replaced; refuse what native code could not read."""

@@ -56,7 +56,7 @@ def add_up(
     """
     timeline = worst_of(timelines)
     state = _state_bytes(arrangement, captured.updated)
-    sums = _sum_bytes(arrangement)
+    sums = _sum_bytes(arrangement, captured.updated)
     turn = timeline.turn()
     saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b, turn))
     gradients = sum(
@@ -128,7 +128,7 @@ def _state_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[st
     }
 
 
-def _sum_bytes(arrangement: Arrangement | None) -> dict[str, int]:
+def _sum_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:
     """Return the bytes that the sum of a parameter's gradients takes, if they are accumulated."""
     if arrangement is None:
         return {}
@@ -136,6 +136,7 @@ def _sum_bytes(arrangement: Arrangement | None) -> dict[str, int]:
     return {
         name: param.numel() * dtypes.of(SUMS, param).itemsize
         for name, param in zip(arrangement.names, arrangement.params, strict=True)
+        if name in set(updated)
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Mapping
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torchkiln.checkpoints._precision import keep_state_precision
 from torchkiln.core import OptimizerError
 from torchkiln.runtime.call._binding import Binding
-from torchkiln.runtime.optim._arrangement import Arrangement, arrange
+from torchkiln.runtime.optim._arrangement import Arrangement, Row, arrange
 from torchkiln.runtime.optim._hyper import read_hyper
 from torchkiln.runtime.optim._recipe import read_recipe
 from torchkiln.runtime.optim._state import OptimizerState
@@ -32,6 +33,7 @@ class OptimizerBinding:
         self._state: OptimizerState | None = None
         self._tables: HyperTables | None = None
         self._group_sizes: list[int] = []
+        self._rows: tuple[Row, ...] | None = None
         self._watch()
 
     def _watch(self) -> None:
@@ -55,6 +57,15 @@ class OptimizerBinding:
         """Return what a step for this module would update; nothing changes here."""
         return arrange(self.optimizer, binding)
 
+    def arrange_as_compiled(self, binding: Binding) -> Arrangement:
+        """Return what the executable updates, in its rows; without one, what it would update.
+
+        Step counts differ as soon as it ran, if no gradient reaches some parameters. They would get
+        rows of their own today, which is another step than the one that was compiled.
+        """
+        now = self.arrange(binding)
+        return now if self._rows is None else dataclasses.replace(now, rows=self._rows)
+
     def install(self, arrangement: Arrangement, updated: list[str]) -> None:
         """Make the state for an executable that updates the named parameters."""
         if arrangement.recipe != self._recipe:
@@ -63,10 +74,11 @@ class OptimizerBinding:
         self._state = OptimizerState(self.optimizer, chosen)
         self._tables = HyperTables(chosen)
         self._group_sizes = self._sizes_now()
+        self._rows = arrangement.rows
 
     def release(self) -> None:
         """Let go of the state; what the optimiser shows of it stays."""
-        self._state = self._tables = None
+        self._state = self._tables = self._rows = None
 
     # -- running ----------------------------------------------------------------------------
 
