@@ -5,6 +5,9 @@ torchkiln profile show profiles/before --by line
 torchkiln profile diff profiles/before profiles/after --by line
 """
 
+import argparse
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -41,13 +44,16 @@ class FasterPrototypes(Prototypes):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output_dir", type=Path, default=Path("profiles"), help="for the reports")
+    folder = parser.parse_args().output_dir
     images, labels = torch.rand(512, 784), torch.randint(0, 10, (512,))
     for name, kind in (("before", Prototypes), ("after", FasterPrototypes)):
         torch.manual_seed(0)
         model = kind()
         optimizer = torch.optim.Adam(model.parameters())
         program = torchkiln.training_model(model, optimizer=optimizer)
-        for path in write_report(program.profile(images, labels), f"profiles/{name}"):
+        for path in write_report(program.profile(images, labels), folder / name):
             print(path)
 
 
