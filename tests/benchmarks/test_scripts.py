@@ -87,6 +87,10 @@ def cosmic_tagger(folder: Path) -> list[str]:
     return [*data, *network, *run, "mode.num_pictures=1"]
 
 
+def profile_a_model(folder: Path) -> list[str]:
+    return ["--output_dir", str(folder)]
+
+
 # What a script without --small is called with; some need a file first.
 OWN_COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "benchmarks/step.py": step,
@@ -97,6 +101,7 @@ OWN_COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "examples/cosmic_tagger.py": cosmic_tagger,
     "examples/fashion_mnist/pytorch_gpu.py": fashion_mnist,
     "examples/fashion_mnist/pytorch_ipu.py": fashion_mnist,
+    "examples/profile_a_model.py": profile_a_model,
 }
 
 

@@ -171,7 +171,9 @@ def _shares(
             key = (origin, operator)
             weights[key] = weights.get(key, 0.0) + part.work
             if number not in counted:
-                done = here[number] / (most.get(number) or here[number] or 1)
+                done = 1.0  # a library computes a node as a whole
+                if planned.is_generated:
+                    done = here[number] / (most.get(number) or here[number] or 1)
                 flops[key] = flops.get(key, 0) + round(facts.flops * done)
                 counted.add(number)
     if not weights:
