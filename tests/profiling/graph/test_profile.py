@@ -197,6 +197,7 @@ def test_waits_that_lie_in_each_other_count_once():
     assert recorder._waited(0, 100) == 40
     assert recorder._waits == []
 
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_measuring_the_machine_draws_no_random_numbers(monkeypatch, dtype):
     monkeypatch.setattr("torchkiln.profiling.graph._peaks._SECONDS", 0.0)

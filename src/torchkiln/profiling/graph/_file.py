@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import types
 import typing
-import os
 from pathlib import Path
 from typing import Any
 
