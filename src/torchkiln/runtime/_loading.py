@@ -53,7 +53,8 @@ def _load(
         optimizer = None
     elif optimizer is None:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    program = Program(module, stored.options, optimizer, training=stored.training)
+    name = "training step" if stored.training else "inference"
+    program = Program(module, stored.options, optimizer, training=stored.training, name=name)
     exported.fill_module()
     if optimizer is not None:
         exported.fill_optimizer(optimizer)

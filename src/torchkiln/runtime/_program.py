@@ -90,6 +90,8 @@ class Program:
         self._inputs = InputPreparation()
         self._workspace: ScratchDirectory | None = None
         self._watcher: CallWatcher | None = None
+        # Loaded from a file: what calls are like is known from the first one on.
+        self._is_unwatched = False
         # Seconds inside calls that went into reports and not into steps.
         self.seconds_aside = 0.0
         self._beacon = ProgramBeacon(
@@ -159,9 +161,14 @@ class Program:
             self._build(step, micro_batch)
             self._compilation_time_s = time.perf_counter() - start
         self._review(step, tensors)
+        self._watch(args, kwargs)
+        return tensors
+
+    def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin to measure calls, if that is asked for."""
+        self._is_unwatched = False
         if self.options.profile_dir is not None and self._watcher is None:
             self._watcher = provided("profile automatically")(self, args, kwargs)
-        return tensors
 
     def _begin(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -294,6 +301,7 @@ class Program:
         self._workspace = workspace
         self._install(step, self._arrange(step), built)
         self._beacon.is_from("file")
+        self._is_unwatched = True
 
     def _arrange(self, step: StepFunction) -> Arrangement | None:
         return self._optimizer.arrange(step.binding) if self._optimizer is not None else None
@@ -332,6 +340,8 @@ class Program:
             with torch.inference_mode(False):
                 return self(*args, **kwargs)
         tensors = self._compile(args, kwargs) if self._signature is None else None
+        if self._is_unwatched:
+            self._watch(args, kwargs)
         if self._watcher is not None:
             return self._watcher.call(self, lambda: self._run(args, kwargs, tensors))
         return self._run(args, kwargs, tensors)

@@ -160,6 +160,28 @@ def test_plain_python_is_warned_of_and_runs(options):
     assert folders(options) == []
 
 
+class Once(models.Chain):
+    """Can be recorded once."""
+
+    is_recorded = False
+
+    def forward(self, x, target):
+        if self.is_recorded:
+            raise ValueError("only once")
+        self.is_recorded = True
+        return super().forward(x, target)
+
+
+def test_what_cannot_be_recorded_again_is_warned_of_and_runs(options):
+    module = Once()
+    program = training_model(module, options, torch.optim.SGD(module.parameters(), lr=0.1))
+    with pytest.warns(UserWarning, match=r"there will be no profile .* only once"):
+        program(*rows())
+    program(*rows())
+    program.destroy()
+    assert folders(options) == []
+
+
 def test_a_step_larger_than_the_memory_has_its_report_before_it_runs(options, monkeypatch):
     monkeypatch.setattr(_liveness, "available_bytes", lambda: 1000)
     program, inputs = make(options), rows()

@@ -10,9 +10,9 @@ import pytest
 import torch
 from _profiled_models import expected_modules
 
-from torchkiln import Options, training_model
+from torchkiln import Options, load, training_model
 from torchkiln.core import ExecutableError
-from torchkiln.profiling import plan_program, profile_program
+from torchkiln.profiling import load_profile, plan_program, profile_program
 from torchkiln.runtime.compile import _inductor
 from torchkiln.runtime.compile._plan import Plan
 
@@ -221,3 +221,37 @@ def test_a_model_that_changed_since_is_refused(mixed):
     finally:
         mixed.program.module.train()
     mixed.program.profile(*mixed.inputs)
+
+
+def test_a_program_from_a_file_has_its_report(mixed, native, tmp_path):
+    options = native.replace(profile_dir=tmp_path / "profiles")
+    program = make(models.Mixed, options)
+    program.compile(*mixed.inputs)
+    program.export(tmp_path / "exported")
+    module = models.Mixed()
+    optimizer = torch.optim.Adam(module.parameters())
+    for chosen in (None, options):
+        loaded = load(tmp_path / "exported", module, optimizer, chosen)
+        loaded(*mixed.inputs)
+        loaded.destroy()
+        # The folder of those who made the file is not the folder of those who use it.
+        assert (tmp_path / "profiles").exists() == (chosen is not None)
+    assert load_profile(tmp_path / "profiles").times.steps_measured == 1
+    assert load_profile(tmp_path / "profiles").name == "training"
+    program.destroy()
+
+
+class Partly(models.Chain):
+    """Holds a parameter that no gradient reaches."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = torch.nn.Linear(2, 2)
+
+
+def test_parameters_without_gradient_do_not_hinder_a_profile_after_training(native):
+    program, inputs = make(Partly, native), inputs_of(16)
+    for _ in range(2):
+        program(*inputs)
+    profile = profile_program(program, inputs, {}, seconds=0.0)
+    assert sum(row.us for row in profile.rows) == pytest.approx(profile.times.executable_us)

@@ -157,8 +157,8 @@ def test_inference_is_forward_only(case):
     assert lines <= expected.keys()
 
 
-def kernel(*parts):
-    return PlannedCall("kernel", True, tuple(PlannedPart(*part) for part in parts), (), (), 0)
+def kernel(*parts, generated=True):
+    return PlannedCall("kernel", generated, tuple(PlannedPart(*part) for part in parts), (), (), 0)
 
 
 def attributed(*kernels):
@@ -179,6 +179,11 @@ def test_the_end_of_a_reduction_is_not_credited_with_all_of_it():
         kernel((500, (0,))), kernel((1, (0,))), kernel((1, (0,)), (500, (0,)))
     )
     assert (loop.flops, end.flops, again.flops) == (1000, 2, 1000)
+
+
+def test_a_call_of_a_library_does_all_of_its_node():
+    (product, _), _ = attributed(kernel((1, (0,)), generated=False), kernel((500, (0,))))
+    assert product.flops == 1000
 
 
 def test_operators_of_one_line_in_one_kernel_are_an_estimate():

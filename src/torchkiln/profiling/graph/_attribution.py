@@ -143,14 +143,14 @@ def calculating_calls(planned: Sequence[PlannedCall]) -> dict[int, int]:
 
 
 def longest_loops(planned: Iterable[PlannedCall]) -> dict[int, int]:
-    """Return how many elements the longest loop of each node goes through.
+    """Return how many elements the longest generated loop of each node goes through.
 
     A node may be spread over several kernels: the long loop of a mean, and the one division after
     it. A kernel is credited with the arithmetic of a node as far as it goes through its elements.
     """
     most: dict[int, int] = {}
     for call in planned:
-        for part in call.parts:
+        for part in call.parts if call.is_generated else ():
             for number in part.nodes:
                 most[number] = max(most.get(number, 0), part.work)
     return most
@@ -171,9 +171,9 @@ def _shares(
             key = (origin, operator)
             weights[key] = weights.get(key, 0.0) + part.work
             if number not in counted:
-                done = 1.0  # a library computes a node as a whole
-                if planned.is_generated:
-                    done = here[number] / (most.get(number) or here[number] or 1)
+                longest = most.get(number)
+                # Operators that are called as they are do all of it.
+                done = here[number] / longest if longest and number in here else 1.0
                 flops[key] = flops.get(key, 0) + round(facts.flops * done)
                 counted.add(number)
     if not weights:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchkiln.core import TorchkilnError, span, warn_user
+from torchkiln.core import span, warn_user
 from torchkiln.core._other_processes import Reading
 from torchkiln.core._progress import say
 from torchkiln.profiling.graph._profile import ProgramFacts, facts_of, make_profile
@@ -43,7 +43,8 @@ def watch_program(
         facts, view = facts_of(program), program.view(*args, **kwargs)
         program.executor.check_clocked()
         plan = make_profile(facts, view, [], None)
-    except TorchkilnError as error:
+    # Whatever forward raises when it is recorded once more: the program is compiled and runs.
+    except Exception as error:
         warn_user(f"there will be no profile of {program.name!r}: {error}")
         return None
     watcher = AutomaticProfile(program, facts, view)

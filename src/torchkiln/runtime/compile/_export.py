@@ -175,7 +175,9 @@ class ExportedProgram:
         try:
             _check_environment(header, self._module)
             training = bool(header["training"])
-            options = options or Options.from_dict({**header["options"], "cache_dir": None})
+            # Folders of the machine that it was made on.
+            elsewhere = {"cache_dir": None, "profile_dir": None}
+            options = options or Options.from_dict({**header["options"], **elsewhere})
             metadata = ProgramMetadata.from_json(header["program"])
             signature = Signature.from_json(self._module.forward, header["signature"], options)
             if not all(isinstance(entry, str) for entry in metadata.entries):

@@ -17,7 +17,7 @@ class Timeline:
     origins: Sequence[Origin]
 
     def origin(self, entry: PlannedCall | PlannedBlock) -> Origin:
-        """Return who needs a call or a block: in the latest phase, the operation that is last."""
+        """Return who needs a call or a block: of the latest phase, the last operation."""
         return latest(self.origins[number] for number in sorted(entry.nodes, reverse=True))
 
     @property
