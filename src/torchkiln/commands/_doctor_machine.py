@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchkiln.commands._findings import Finding
+from torchkiln.core._machine import processor_name
 from torchkiln.core._other_processes import Reading
 
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -33,7 +34,7 @@ def machine() -> Iterator[Finding]:
     import torch
 
     capability = torch.backends.cpu.get_cpu_capability()
-    yield Finding("processor", f"{_cpu_name()}, {capability}")
+    yield Finding("processor", f"{processor_name()}, {capability}")
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
@@ -128,17 +129,6 @@ def compiler() -> Iterator[Finding]:
         yield Finding("trial", f"a small program with OpenMP does not build: {reason}", remedy)
     else:
         yield Finding("trial", "a small program with OpenMP builds")
-
-
-def _cpu_name() -> str:
-    import platform
-
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def _precisions() -> str:

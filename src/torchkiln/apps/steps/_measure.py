@@ -22,6 +22,7 @@ import torchkiln
 from torchkiln.apps.steps._workloads import WORKLOADS, Workload
 from torchkiln.core import write_atomic
 from torchkiln.core._console import make_console
+from torchkiln.core._machine import processor_name
 from torchkiln.core._progress import progress_bar
 
 Step = Callable[[], torch.Tensor]
@@ -163,15 +164,8 @@ def _first_call_elsewhere(name: str, contender: str, folder: Path) -> float:
 
 
 def _machine() -> dict[str, object]:
-    import platform
-
-    cpu = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            cpu = line.partition(":")[2].strip()
-            break
     return {
-        "cpu": cpu,
+        "cpu": processor_name(),
         "threads": torch.get_num_threads(),
         "pinned": os.environ.get("OMP_PROC_BIND", "") == "true",
         "capability": torch.backends.cpu.get_cpu_capability(),
