@@ -1,9 +1,10 @@
 """The one thing that pyproject.toml cannot say: where `poptorch` lies in a wheel.
 
-The wheel carries the façades `poptorch` and `poptorch_geometric` inside `torchkiln/_facades`, and a
-`.pth` file that puts that folder at the end of Python's search path. So `import poptorch` works
-after `pip install torchkiln`, but a package of that name that is installed in its own right always
-comes first, and no two distributions own the same file. docs/architecture.md tells more.
+The wheel carries the façades `poptorch`, `poptorch_geometric` and `popdist` inside
+`torchkiln/_facades`, and a `.pth` file that puts that folder at the end of Python's search path.
+So `import poptorch` works after `pip install torchkiln`, but a package of that name that is
+installed in its own right always comes first, and no two distributions own the same file.
+docs/architecture.md tells more.
 """
 
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-FACADES = ("poptorch", "poptorch_geometric")
+FACADES = ("popdist", "poptorch", "poptorch_geometric")
 
 
 class BuildWithFacades(build_py):

@@ -181,8 +181,11 @@ def measure_cost(
 ) -> dict:
     import torch
 
-    plain, _ = make_program(name, None, args.small)
-    without_marks(plain, inputs)
+    again, _ = make_program(name, args.cache, args.small)
+    again.compile(*inputs)
+    plain, plain_again = (make_program(name, None, args.small)[0] for _ in range(2))
+    for one in (plain, plain_again):
+        without_marks(one, inputs)
 
     def tell(entry: str, read: Callable[[], object]) -> None:
         """The reads are there; nobody looks at them."""
@@ -191,15 +194,27 @@ def measure_cost(
         with program.executor.clocked(tell):
             return step_us(lambda: program(*inputs), args.seconds)
 
+    def steps_of(one: Any) -> Callable[[], float]:
+        return lambda: step_us(lambda: one(*inputs), args.seconds)
+
     ways = {
-        "off": lambda: step_us(lambda: program(*inputs), args.seconds),
+        "off": steps_of(program),
         "on": clocked,
-        "none": lambda: step_us(lambda: plain(*inputs), args.seconds),
+        "none": steps_of(plain),
+        "off again": steps_of(again),
+        "none again": steps_of(plain_again),
     }
     times = in_turns(ways, args.rounds)
+
+    def pair(kind: str) -> list[float]:
+        return [sum(both) / 2 for both in zip(times[kind], times[f"{kind} again"], strict=True)]
+
     return {
         "on_over_off": ratio(times["on"], times["off"]),
-        "off_over_none": ratio(times["off"], times["none"]),
+        "off_over_none": ratio(pair("off"), pair("none")),
+        # Two programs of the same code: they differ only in where their memory lies.
+        "none_over_none": ratio(times["none again"], times["none"]),
+        "off_over_off": ratio(times["off again"], times["off"]),
         "same_losses": bool(torch.equal(*losses_of(name, args))),
     }
 
@@ -381,10 +396,10 @@ def print_tables(results: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=140)
+    console = Console(width=160)
     table = Table(title="Profiles against steps without one", title_justify="left")
     columns = ("model", "step, us", "profile / wall", "module", "known origin", "line")
-    for column in (*columns, "reads on / off", "off / none", "same losses"):
+    for column in (*columns, "reads on / off", "off / none", "none / none", "same losses"):
         table.add_column(column, justify="left" if column == "model" else "right")
     for name, row in results["models"].items():
         full, cost = row["complete"], row["cost"]
@@ -395,6 +410,7 @@ def print_tables(results: dict[str, Any]) -> None:
             *(f"{full[key]:.1%}" for key in ("has_module", "has_known_origin", "has_line")),
             _interval(cost["on_over_off"]),
             _interval(cost["off_over_none"]),
+            _interval(cost["none_over_none"]),
             str(cost["same_losses"]),
         )
     console.print(table)

@@ -69,6 +69,8 @@ def make_ipu(settings):
                 batch_size=batch_size,
                 sampler=sampler,
                 num_workers=settings.data.num_workers,
+                # Under torchrun the sampler deals out events by itself.
+                auto_distributed_partitioning=False,
             )
 
         def make_training(self, module, optimizer):

@@ -1,4 +1,4 @@
-"""Builds the three wheels from a copy of the sources."""
+"""Builds the four wheels from a copy of the sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from _steps import require, run
 
 ROOT = Path(__file__).resolve().parents[1]
-THIN = ("poptorch", "poptorch_geometric")
+THIN = ("popdist", "poptorch", "poptorch_geometric")
 
 
 def without_paths() -> dict[str, str]:
@@ -51,7 +51,7 @@ def build_wheel(sources: Path, wheels: Path, scratch: Path) -> Path:
 
 
 def build_wheels(wheels: Path, scratch: Path) -> list[Path]:
-    """Build all three into an empty folder; return their paths, torchkiln's first."""
+    """Build all four into an empty folder; return their paths, torchkiln's first."""
     shutil.rmtree(wheels, ignore_errors=True)
     wheels.mkdir(parents=True)
     sources = copy_sources(scratch / "torchkiln")

@@ -15,18 +15,26 @@ from _wheel_build import ROOT, build_wheel, without_paths
 
 SAMPLE = "molecules.xyz"
 IMPORTS = """
-import importlib.metadata, pathlib, poptorch, poptorch_geometric, torchkiln
+import importlib.metadata, pathlib, popdist.poptorch, poptorch, poptorch_geometric, torchkiln
 home = pathlib.Path(torchkiln.__file__).parent / "_facades"
-for package in (poptorch, poptorch_geometric):
+for package in (popdist, poptorch, poptorch_geometric):
     assert home in pathlib.Path(package.__file__).parents, package.__file__
 print("imported", poptorch.__version__)
 """
 VERSIONS = """
 import importlib.metadata, poptorch
-for name in ("poptorch", "poptorch_geometric"):
+for name in ("popdist", "poptorch", "poptorch_geometric"):
     found = importlib.metadata.version(name)
     assert found == poptorch.__version__, (name, found, poptorch.__version__)
 print("versions agree")
+"""
+INSTANCE = """
+import popdist
+popdist.init()
+first = popdist.getReplicaIndexOffset()
+last = first + popdist.getNumLocalReplicas() - 1
+index, count = popdist.getInstanceIndex(), popdist.getNumInstances()
+print(f"instance {index} of {count}, replicas {first} to {last}")
 """
 WHO = "import importlib.util; print(importlib.util.find_spec('poptorch').origin)"
 
@@ -69,7 +77,9 @@ def check_commands(wheels: list[Path], scratch: Path) -> None:
     shell("torchkiln data list", "torchkiln", "data", "list", says="qm9")
     shell("gc-monitor", "gc-monitor", says="gc-monitor")
     shell("gc-info -l", "gc-info", "-l", says="type: [CPU]")
-    shell("import poptorch, poptorch_geometric", "python", "-c", IMPORTS, says="imported")
+    instances = ("poprun", "--num-instances=2", "--num-replicas=4", "python3", "-c", INSTANCE)
+    shell("poprun, two instances", *instances, says="instance 1 of 2, replicas 2 to 3")
+    shell("import the façades", "python", "-c", IMPORTS, says="imported")
     bench = ("torchkiln", "bench")
     small = ("--preset", "quick", "--limit", "2000")
     shell("torchkiln bench --preset quick --limit 2000", *bench, *small, says="report.html")
@@ -84,9 +94,9 @@ def check_commands(wheels: list[Path], scratch: Path) -> None:
     check_predictions(place / "out.csv")
 
     pip_install = [commands / "python", "-m", "pip", "install", *thin]
-    run("pip install poptorch*.whl", pip_install, cwd=place, env=without_paths())
+    run("pip install poptorch*.whl popdist*.whl", pip_install, cwd=place, env=without_paths())
     shell('importlib.metadata.version("poptorch")', "python", "-c", VERSIONS, says="agree")
-    shell("import poptorch, poptorch_geometric", "python", "-c", IMPORTS, says="imported")
+    shell("import the façades", "python", "-c", IMPORTS, says="imported")
     shell("pip check", "python", "-m", "pip", "check")
 
 

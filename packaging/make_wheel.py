@@ -1,4 +1,4 @@
-"""Builds the wheels of torchkiln, poptorch and poptorch_geometric, and tests them from outside.
+"""Builds the wheels of torchkiln and of the names that it provides, and tests them from outside.
 
     python packaging/make_wheel.py [--wheels dist] [--build_only]
 

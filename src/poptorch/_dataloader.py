@@ -49,7 +49,9 @@ class DataLoader(TorchDataLoader, CombinedLoading):
         num_workers: torch's worker processes.
         drop_last: Drop the incomplete last batch, which a compiled model would reject.
         persistent_workers: Keep workers between passes; None keeps them if there are any.
-        auto_distributed_partitioning: Divide the dataset among `options.Distributed` processes.
+        auto_distributed_partitioning: Divide the dataset among `options.Distributed` processes:
+            micro-batches are dealt in turn, so that each update is that of one process with all
+            replicas; without `drop_last` each process gets a block.
         mode: Load here, or ahead of time in another process.
         async_options: Arguments of `AsynchronousDataAccessor`.
         rebatched_worker_size: Elements that a worker loads at once under `AsyncRebatched`.
@@ -77,11 +79,15 @@ class DataLoader(TorchDataLoader, CombinedLoading):
         require(isinstance(mode, DataLoaderMode), "Unexpected mode", mode, DataLoaderMode)
         options.freeze()
         self._poptorch_options = options
+        settings = options._to_torchkiln()
+        if not drop_last:
+            # The original's division, whose shares may differ: what is read is for validation.
+            settings = settings.replace(sync_gradients=False)
         self._has_batch_sampler = batch_sampler is not None
         with _translated():
             CombinedLoading.__init__(
                 self,
-                options._to_torchkiln(),
+                settings,
                 dataset,
                 batch_size,
                 shuffle=shuffle,

@@ -23,9 +23,9 @@ from poptorch._partition import check_blocks
 from poptorch._program_checks import (
     check_inference_options,
     check_program,
+    join_other_processes,
     resolve_options,
     warn_about_constant_outputs,
-    warn_about_processes,
 )
 from poptorch._wrapping import after_forward, shallow_copy, unwrap, wrap
 from poptorch.enums import ConnectionType
@@ -70,7 +70,7 @@ class PoplarExecutor(Inspection):
             optimizer = optim.SGD(model.parameters(), lr=0.01)
         self._link.check(optimizer, compiled=False)
         self._link.take(optimizer)
-        warn_about_processes(self._options)
+        join_other_processes(self._options)
         with translated(), quiet_engine():
             self._program = runtime.training_model(executed, settings, optimizer, **self._names())
         wrap(model, self)

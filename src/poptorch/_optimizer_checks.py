@@ -61,9 +61,12 @@ def check_optimizer(optimizer: Any) -> None:
 
 @contextlib.contextmanager
 def quiet_engine() -> Iterator[None]:
-    """Leave it to `AttributeTracker` to report a Python `step`: it logs, and once."""
+    """Keep back what the engine warns of and what programs of this kind know already."""
     with warnings.catch_warnings():
+        # `AttributeTracker` reports a Python `step`: it logs, and once.
         warnings.filterwarnings("ignore", message=r".*\.step is Python code")
+        # Options name all processes by themselves, so a lone one was asked for by `disable`.
+        warnings.filterwarnings("ignore", message=r"this is one of \d+ processes")
         yield
 
 

@@ -10,6 +10,7 @@ import torch
 from poptorch._logging import logger
 from poptorch._option_store import OptionStore, require
 from poptorch.enums import HalfFloatCastingBehavior, MeanReductionStrategy, ReductionType
+from torchkiln.core._launch import launched_by_slurm
 
 
 class _PopartOptions:
@@ -164,7 +165,17 @@ class _DistributedOptions(OptionStore):
 
     def __init__(self) -> None:
         super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
-        self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+        self._read_environment()
+
+    def _read_environment(self) -> None:
+        """Take the numbers of torchrun, or else of Open MPI, as the original does, or SLURM's."""
+        # poprun of the original calls Open MPI, that of Torchkiln calls torchrun.
+        if {"WORLD_SIZE", "RANK"} <= os.environ.keys():
+            self.setEnvVarNames("WORLD_SIZE", "RANK")
+        elif (step := launched_by_slurm(os.environ)) and "OMPI_COMM_WORLD_SIZE" not in os.environ:
+            self.configureProcessId(step.rank, step.size)
+        else:
+            self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
     def disable(self) -> Self:
         """Go back to a single process."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from poptorch._errors import Error
-from poptorch._logging import logger
+from poptorch._errors import Error, translated
 from poptorch._strategies import PipelinedExecution
 from poptorch.enums import OutputMode
 from poptorch.options import Options
-from torchkiln import runtime
+from torchkiln import distributed, runtime
 from torchkiln.core import warn_user
 from torchkiln.torch_internals._modules import RunningNormBase
 
@@ -61,14 +60,17 @@ def warn_about_constant_outputs(program: runtime.Program) -> None:
         )
 
 
-def warn_about_processes(options: Options) -> None:
-    """Say that several processes train separate models."""
+def join_other_processes(options: Options) -> None:
+    """Join the others that train this model, if there are any and nobody has done so yet.
+
+    In the original the devices reduce gradients, and a program need not call anything for that.
+
+    Raises:
+        Error: They do not come.
+    """
     if options.Distributed.numProcesses > 1:
-        logger.warning(
-            "Distributed: data are divided among %d processes, but gradients are not summed over "
-            "them: each process trains a model of its own",
-            options.Distributed.numProcesses,
-        )
+        with translated():
+            distributed.start()
 
 
 def _check_named_buffers(module: nn.Module, options: Options) -> None:

@@ -92,6 +92,11 @@ def profile_a_model(folder: Path) -> list[str]:
 
 
 # What a script without --small is called with; some need a file first.
+def ray_train(folder: Path) -> list[str]:
+    size = ["--limit", "100", "--num_epochs", "1", "--batch_size", "2", "--num_features", "8"]
+    return ["--num_workers", "1", "--output_dir", str(folder), "--backend", "eager", *size]
+
+
 OWN_COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "benchmarks/step.py": step,
     "docs/make_accuracy_figure.py": accuracy_figure,
@@ -102,6 +107,7 @@ OWN_COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "examples/fashion_mnist/pytorch_gpu.py": fashion_mnist,
     "examples/fashion_mnist/pytorch_ipu.py": fashion_mnist,
     "examples/profile_a_model.py": profile_a_model,
+    "examples/ray_train.py": ray_train,
 }
 
 

@@ -1,9 +1,13 @@
 import os
 from types import SimpleNamespace
 
-import pytest
-
-from torchkiln.commands import _doctor, _doctor_caches, _doctor_machine, _doctor_versions
+from torchkiln.commands import (
+    _doctor,
+    _doctor_caches,
+    _doctor_machine,
+    _doctor_processes,
+    _doctor_versions,
+)
 from torchkiln.commands._findings import Finding
 from torchkiln.core._other_processes import OtherLoad, Reading
 
@@ -51,9 +55,8 @@ def test_wrong_and_missing_versions_get_the_command_that_mends_them(monkeypatch)
     assert not optional["wandb"].remedy
 
 
-def test_threads_that_get_in_each_others_way_are_found(monkeypatch, tmp_path):
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    monkeypatch.setattr(_doctor_machine, "_CPU_QUOTA", tmp_path / "cpu.max")
+def test_threads_that_get_in_each_others_way_are_found(monkeypatch):
+    monkeypatch.setattr(_doctor_machine, "cpu_quota", lambda: 0.5)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     busy = OtherLoad(cores=1, used=0.9, busiest="python train.py (process 7)", busiest_used=0.8)
     monkeypatch.setattr(Reading, "load_since", lambda self, earlier: busy)
@@ -68,13 +71,6 @@ def test_threads_that_get_in_each_others_way_are_found(monkeypatch, tmp_path):
     assert "use 0.9 of 1 cores, most of it python train.py (process 7)" in threads["load"].text
     monkeypatch.setenv("OMP_PROC_BIND", "true")
     assert not found(_doctor_machine.threads)["pinning"].remedy
-
-
-@pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("150000 100000", 1.5)])
-def test_quotas_of_containers_are_read(tmp_path, text, cores):
-    (tmp_path / "cpu.max").write_text(text)
-    assert _doctor_machine._quota(tmp_path / "cpu.max") == cores
-    assert _doctor_machine._quota(tmp_path / "none") is None
 
 
 def test_little_memory_is_found(monkeypatch):
@@ -152,3 +148,32 @@ def test_options_without_effect_are_listed_and_those_in_use_named(monkeypatch):
     assert "in use" not in everything
     monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", '{"logDir": "elsewhere"}')
     assert "log_dir = 'elsewhere'" in found(_doctor.options_without_effect)["in use"].text
+
+
+def test_one_process_hears_how_several_would_divide_the_cores(monkeypatch):
+    monkeypatch.setattr(_doctor_processes, "usable_cores", lambda: {0, 1, 2, 3})
+    processes = found(_doctor_processes.processes)
+    assert processes["backends"].text.startswith("gloo for CPUs")
+    assert processes["this process"].text == "alone: no launcher started others with it"
+    assert "--nproc-per-node 2 starts 2, each with 2 of the 4 cores" in (
+        processes["several processes"].text
+    )
+
+
+def place(pid, threads, cores, *, chosen=False, host="kiln"):
+    return _doctor_processes.Place(host, pid, threads, cores, "eth0", chosen)
+
+
+def test_who_computes_where_is_told_by_rank():
+    places = [place(7, 1, (0,)), place(8, 3, (1, 2, 3))]
+    first, second = _doctor_processes.findings_of(places)
+    assert first == Finding("rank 0", "process 7 on kiln: 1 thread on core 0, talks over eth0")
+    assert "3 threads on cores 1 to 3" in second.text
+
+
+def test_ranks_that_compete_for_cores_are_found():
+    places = [place(7, 2, (0, 1), chosen=True), place(8, 2, (0, 1)), place(9, 2, (0, 1), host="b")]
+    *ranks, competition = _doctor_processes.findings_of(places)
+    assert "as OMP_NUM_THREADS says" in ranks[0].text
+    assert competition.text == "the processes on kiln have 4 threads for 2 cores"
+    assert "unset OMP_NUM_THREADS" in competition.remedy

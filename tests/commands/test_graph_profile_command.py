@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_shown_with_its_remedies(tmp_path, capsys):
     save_profile(too_large(), tmp_path)
     _, out, _ = call(capsys, "show", tmp_path)
     assert "does not fit into" in out
-    assert "to make it fit: Use batches of 32" in out
+    assert "what helps: Use batches of 32" in out
 
 
 def test_all_programs_of_a_folder_are_shown(folder, capsys):
@@ -83,6 +83,19 @@ def test_two_profiles_are_compared(folder, capsys):
     assert code == 0
     for text in ("before", "after", "examples/transformer.py:41", "total", "outside", "waiting"):
         assert text in out, text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_rows_that_are_compared_can_be_told_apart(columns, folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = call(capsys, "diff", folder / "before", folder / "after", "--by", "row")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
+    heads = [line for line in out.splitlines() if "change" in line]
+    assert len(heads) == 2
+    assert all("what" in head for head in heads)
+    assert "forwa" in out
+    assert "without: what" not in out
 
 
 def test_of_several_programs_the_common_one_is_compared(folder, capsys):

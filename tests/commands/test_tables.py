@@ -57,3 +57,13 @@ def test_a_pipe_is_as_wide_as_columns_says(monkeypatch, capsys):
 def test_a_pipe_gets_whole_lines(monkeypatch, capsys):
     monkeypatch.delenv("COLUMNS", raising=False)
     assert "2026-01-01" in table(capsys)
+
+
+def test_texts_lose_their_middles_before_a_column_goes(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "50")
+    print_table("Some runs", COLUMNS, ROWS, may_be_left_out=("date",), may_be_shortened=("name",))
+    out = capsys.readouterr().out
+    assert "lack of room" not in out
+    assert "2026-01-01 10:00" in out
+    assert re.search(r"a\[b\]c+…c+ ", out)
+    assert max(map(len, out.splitlines())) <= 50

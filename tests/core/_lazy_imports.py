@@ -12,6 +12,7 @@ _PYG = "loads PyG, which takes seconds; the caller has it already, other program
 _TRACING = "loads tracing and code generation; a program that the cache holds needs neither"
 _BAR = "loads a progress bar; where all native helpers are built there is none to draw"
 _EXTRA = "loads a package that is no requirement; only those who ask for it must have it"
+_HEAVY_WORLD = "loads torch; whether this process is one of several is asked before, too"
 _PIN = "threads are pinned before torch is loaded, and only by a process that has not loaded it"
 
 LAZY = {
@@ -47,6 +48,7 @@ LAZY = {
             torchkiln.runtime.cache._cache torchkiln.runtime.compile._inductor_workspace
         """,
     },
+    "torchkiln.commands._doctor_processes": {_HEAVY: "torchkiln.distributed"},
     "torchkiln.commands._fit": {
         _HEAVY: """
             torchkiln.profiling.graph._profile torchkiln.profiling.views._write torchkiln.runtime
@@ -72,26 +74,28 @@ LAZY = {
             torchkiln.report._comparison_page
         """,
     },
-    "torchkiln.apps._command_line": {_PIN: "torchkiln.core._threads"},
     "torchkiln.apps.cosmic._main": {
         _HEAVY: """
-            torchkiln.apps._command_line torchkiln.apps._invocation
+            torchkiln.apps._command_line torchkiln.apps._invocation torchkiln.apps._launch
             torchkiln.apps.cosmic._arguments torchkiln.apps.cosmic._devices
-            torchkiln.apps.cosmic._experiment torchkiln.training._interrupt
+            torchkiln.apps.cosmic._experiment torchkiln.apps.cosmic._resumed_arguments
+            torchkiln.training._interrupt torchkiln.training._restarts
         """,
     },
     "torchkiln.apps.schnet._main": {
         "start-up is timed from here on, imports included": """
-            torchkiln.apps._command_line torchkiln.apps._invocation
+            torchkiln.apps._command_line torchkiln.apps._invocation torchkiln.apps._launch
             torchkiln.apps.schnet._arguments torchkiln.apps.schnet._requirements
-            torchkiln.apps.schnet._startup
+            torchkiln.apps.schnet._startup torchkiln.training._restarts
         """,
         _HEAVY: "torchkiln.apps.schnet._complete torchkiln.apps.schnet._experiment",
     },
     "torchkiln.apps.schnet._resumed_settings": {
         _HEAVY: "torchkiln.datasets.molecules._published_targets",
     },
-    "torchkiln.apps.schnet._experiment": {_HEAVY: "torchkiln.datasets.water"},
+    "torchkiln.apps._launch": {_HEAVY: "torchkiln.training._ranks"},
+    "torchkiln.apps.schnet._building": {_HEAVY: "torchkiln.datasets.water"},
+    "torchkiln.distributed._start": {_HEAVY_WORLD: "torchkiln.distributed._joining"},
     "torchkiln.report._monitors": {
         _EXTRA: "torchkiln.report._tensorboard torchkiln.report._wandb",
     },
@@ -125,8 +129,8 @@ LAZY = {
     "torchkiln.graphs.store._texts": {_NUMBA: "torchkiln.graphs.store._store_kernels"},
     "torchkiln.packing._algorithms": {_NUMBA: "torchkiln.packing._streaming_kernels"},
     "torchkiln.packing._histogram": {_NUMBA: "torchkiln.packing._histogram_kernels"},
-    "torchkiln.runtime._program": {
-        _TRACING: "torchkiln.runtime._inspection torchkiln.runtime.memory._prediction",
+    "torchkiln.runtime._looking_inside": {
+        _TRACING: "torchkiln.runtime._inspection",
     },
     "torchkiln.runtime.compile._builder": {_TRACING: "torchkiln.runtime.compile._tracing"},
     "torchkiln.runtime.compile._helpers": {_BAR: "torchkiln.runtime.compile._progress"},

@@ -17,6 +17,7 @@ from torchkiln.core import (
     OutputMode,
     Precision,
     Reduction,
+    ReductionOrder,
 )
 
 FULL = {
@@ -40,6 +41,9 @@ FULL = {
     "profile_dir": Path("/somewhere/profile"),
     "num_processes": 3,
     "process_id": 2,
+    "sync_gradients": True,
+    "reduction_order": ReductionOrder.FASTEST,
+    "collective_timeout_s": 30.0,
     "recompute": ("encoder", "decoder"),
     "anchors": {"w": Anchor("UpdatedVar___w", OutputMode.ALL), "loss": Anchor("loss")},
     "recorded": {"tiles": 32},
@@ -195,3 +199,9 @@ def test_json_that_says_nothing_sensible_is_our_error(text):
     with pytest.raises(OptionsError) as caught:
         Options.from_json(text)
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("value", [0, 1, "no"])
+def test_sync_gradients_is_no_number(value):
+    with pytest.raises(OptionsError, match="sync_gradients must be True, False or None"):
+        Options(sync_gradients=value)

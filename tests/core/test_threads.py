@@ -2,6 +2,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from torchkiln.core._threads import on_all_cores
 
 CORES = len(os.sched_getaffinity(0))
@@ -48,3 +50,34 @@ def test_threads_may_use_all_cores_for_a_while(monkeypatch):
     with on_all_cores():
         assert moves == [{0, 1}]
     assert moves == [{0, 1}, {0}]
+
+
+# A process of four cores that a launcher started as the second of two on this host.
+RANK = """
+import os
+os.sched_getaffinity = lambda process: {0, 1, 2, 3}
+from torchkiln.core._threads import pin_threads, threads_are_chosen, usable_cores
+count = pin_threads(THREADS)
+assert pin_threads(THREADS) == count, "divided twice"
+assert threads_are_chosen()
+print(count, os.environ["OMP_NUM_THREADS"], os.environ["GOMP_CPU_AFFINITY"], sorted(usable_cores()))
+"""
+LAUNCHED = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("threads", "variables", "told"),
+    [
+        (None, {}, "2 2 2 3 [2, 3]"),
+        (1, {}, "1 1 2 [2, 3]"),
+        (None, {"OMP_NUM_THREADS": "1"}, "1 1 2 [2, 3]"),
+        (None, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, "2 2 2 3 [2, 3]"),
+        (4, {}, "4 4 2 3 0 1 [0, 1, 2, 3]"),
+    ],
+)
+def test_a_rank_pins_its_threads_to_its_share_of_the_cores(threads, variables, told, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in {**LAUNCHED, **variables}.items():
+        monkeypatch.setenv(name, value)
+    done = run(RANK.replace("THREADS)", f"{threads})"))
+    assert done.stdout.strip() == told, done.stderr

@@ -21,10 +21,13 @@ def read(loader) -> list[int]:
 
 
 def loaders(count: int, processes: int, batch_size: int, **kwargs) -> list[DataLoader]:
+    """Return a loader for each process; they train models of their own."""
     seed = kwargs.pop("random_seed", None)
     return [
         DataLoader(
-            Options(num_processes=processes, process_id=rank, random_seed=seed),
+            Options(
+                num_processes=processes, process_id=rank, random_seed=seed, sync_gradients=False
+            ),
             numbers(count),
             batch_size,
             **kwargs,
@@ -52,7 +55,7 @@ def test_without_drop_last_the_split_is_even_and_complete():
 
 
 def test_the_warning_counts_the_elements_of_this_process():
-    options = Options(num_processes=2)
+    options = Options(num_processes=2, sync_gradients=False)
     with pytest.warns(LoaderWarning, match=r"5 elements .* the last batch has 1"):
         DataLoader(options, numbers(10), 4, drop_last=False)
 

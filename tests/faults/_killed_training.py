@@ -18,6 +18,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "apps" / "schnet"))
 
@@ -26,6 +27,7 @@ from _tiny_training import facts_of, make_dataset, make_job
 
 from torchkiln import CheckpointStore, Options
 from torchkiln.apps.schnet._trainer import train
+from torchkiln.training._notes import StepResult
 from torchkiln.training._steps import ProgramStep
 
 NUM_EPOCHS = 8
@@ -44,10 +46,10 @@ def calls() -> int:
 def count_calls() -> None:
     usual = ProgramStep.__call__
 
-    def counted(self: ProgramStep, batch: object) -> torch.Tensor:
-        losses = usual(self, batch)
+    def counted(self: ProgramStep, *arguments: Any) -> StepResult:
+        result = usual(self, *arguments)
         _CALLS[:] = struct.pack("q", calls() + 1)
-        return losses
+        return result
 
     ProgramStep.__call__ = counted
 

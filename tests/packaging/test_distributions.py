@@ -12,7 +12,7 @@ import torchkiln
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-THIN = ("poptorch", "poptorch_geometric")
+THIN = ("popdist", "poptorch", "poptorch_geometric")
 
 
 def test_the_version_of_the_distribution_is_that_of_the_package():
@@ -48,7 +48,7 @@ def test_the_description_has_no_link_that_leads_nowhere():
     assert "urls" not in PROJECT["project"]
 
 
-def test_the_two_facades_are_those_that_the_build_moves():
+def test_the_facades_are_those_that_the_build_moves():
     packages = {path.name for path in (ROOT / "src").iterdir() if (path / "__init__.py").exists()}
     assert packages - {"torchkiln"} == set(THIN)
     assert f"FACADES = {THIN}".replace("'", '"') in (ROOT / "setup.py").read_text()

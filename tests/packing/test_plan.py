@@ -66,6 +66,23 @@ def test_skipped_graphs_are_reported_by_one_rank(plan):
     assert [len(plan.for_rank(rank, 3).skipped) for rank in range(3)] == [1, 0, 0]
 
 
+def test_ranks_take_packs_for_all_their_replicas_at_once():
+    plan = PackPlan(
+        np.arange(11), np.arange(12), {"nodes": 1, "graphs": 1}, {"nodes": np.ones(11, dtype=int)}
+    )
+    shares = [plan.for_rank(rank, 2, multiple_of=4, replicas=2) for rank in range(2)]
+    assert [[pack.tolist() for pack in share] for share in shares] == [
+        [[0], [1], [4], [5], [8], [9], [], []],
+        [[2], [3], [6], [7], [10], [], [], []],
+    ]
+
+
+@pytest.mark.parametrize("replicas", [0, 3])
+def test_a_combined_batch_has_packs_for_every_replica(plan, replicas):
+    with pytest.raises(OptionsError, match=f"replicas must divide multiple_of, 4, got {replicas}"):
+        plan.for_rank(0, 2, multiple_of=4, replicas=replicas)
+
+
 @pytest.mark.parametrize(
     ("rank", "world", "multiple_of", "match"),
     [(2, 2, 1, r"rank must be in 0\.\.1, got 2"), (0, 2, 0, "at least 1, got 0")],

@@ -84,14 +84,29 @@ def test_batch_sampler_cannot_be_partitioned():
         poptorch.DataLoader(opts, numbers(8), batch_sampler=sampler)
 
 
-def test_processes_get_their_share():
-    shares = []
-    for process in range(2):
+def shares(dataset, num_processes, **kwargs):
+    found = []
+    for process in range(num_processes):
         opts = options()
-        opts.Distributed.configureProcessId(process, 2)
-        loader = poptorch.DataLoader(opts, numbers(18), batch_size=2)
-        shares.append(torch.cat([x for x, _ in loader]).tolist())
-    assert shares == [list(range(8)), list(range(8, 16))]
+        opts.Distributed.configureProcessId(process, num_processes)
+        loader = poptorch.DataLoader(opts, dataset, batch_size=2, **kwargs)
+        found.append([x.tolist() for x, _ in loader])
+    return found
+
+
+def test_processes_get_the_micro_batches_of_their_replicas_in_turn():
+    first, second = shares(numbers(18), 2)
+    assert [len(batch) for batch in first + second] == [4] * 4
+    assert first == [[0, 1, 4, 5], [8, 9, 12, 13]]
+    assert second == [[2, 3, 6, 7], [10, 11, 14, 15]]
+
+
+@pytest.mark.filterwarnings("ignore:.*not a multiple of the combined batch size")
+def test_without_drop_last_processes_get_blocks_as_in_the_original():
+    """Shares may differ in size: they are for validation, where nobody waits for anybody."""
+    first, second = shares(numbers(19), 2, drop_last=False)
+    assert [x for batch in first for x in batch] == list(range(10))
+    assert [x for batch in second for x in batch] == list(range(10, 19))
 
 
 @pytest.mark.parametrize(

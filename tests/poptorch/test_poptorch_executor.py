@@ -495,13 +495,19 @@ def test_outputs_that_depend_on_nothing_are_warned_about():
     assert constant.shape == (3,)
 
 
-def test_training_in_several_processes_says_what_is_missing(net, caplog):
+def test_training_in_several_processes_needs_the_others(net):
     opts = poptorch.Options()
     opts.Distributed.configureProcessId(0, 2)
-    poptorch.inferenceModel(net, opts.clone())
-    assert not caplog.messages
-    poptorch.trainingModel(net, opts)
-    assert "each process trains a model of its own" in caplog.text
+    poptorch.inferenceModel(net, opts.clone())(batch()[0])
+    with pytest.raises(poptorch.Error, match=r"numProcesses is 2, .* not joined others") as caught:
+        poptorch.trainingModel(net, opts)(*batch())
+    message = str(caught.value)
+    assert "call popdist.init() first" in message
+    assert "say Distributed.disable() if" in message
+    assert "sync_gradients" not in message
+    opts = opts.clone()
+    opts.Distributed.disable()
+    poptorch.trainingModel(net, opts)(*batch())
 
 
 def test_a_refused_optimizer_leaves_the_model_as_it_was(net, caplog):

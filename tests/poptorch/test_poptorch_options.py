@@ -184,6 +184,26 @@ def test_distributed_layout_from_the_environment_and_setters(monkeypatch):
     assert (opts.Distributed.processId, opts.Distributed.numProcesses) == (0, 2)
 
 
+def test_the_layout_of_torchrun_counts_before_that_of_open_mpi(monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert poptorch.Options().Distributed.numProcesses == 2  # half of it says nothing
+    monkeypatch.setenv("RANK", "3")
+    opts = poptorch.Options()
+    assert (opts.Distributed.processId, opts.Distributed.numProcesses) == (3, 4)
+
+
+def test_the_layout_of_a_step_of_slurm_counts(monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert poptorch.Options().Distributed.numProcesses == 1  # the shell of salloc
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    opts = poptorch.Options()
+    assert (opts.Distributed.processId, opts.Distributed.numProcesses) == (3, 4)
+
+
 def test_everything_that_matters_reaches_torchkiln():
     opts = (
         poptorch.Options()

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from torchkiln.core import Options
-from torchkiln.runtime import inference_model
+from torchkiln.runtime import identity_loss, inference_model
 
 BACKENDS = ["capture", pytest.param("inductor", marks=pytest.mark.inductor)]
 NATIVE_IS_SLOW = [
@@ -201,3 +201,43 @@ class Noisy(nn.Module):
 
 def test_random_stream_of_eager_pytorch(options):
     assert_like_eager(Noisy(), torch.randn(96, 64), options=options)
+
+
+class CodeBook(nn.Module):
+    """Distances of vectors from a code book, whose update shares loops with their backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(16, 16)
+        self.book = nn.Parameter(torch.randn(24, 16))
+        self.head = nn.Linear(24, 10)
+
+    def forward(self, x, labels):
+        codes = self.encoder(x)
+        distances = (
+            codes.square().sum(-1, keepdim=True)
+            - 2 * (codes @ self.book.T)
+            + self.book.square().sum(-1)
+        )
+        return distances, self.loss(codes, distances, labels)
+
+    def loss(self, codes, distances, labels):
+        return F.cross_entropy(self.head(torch.exp(-distances / 16)), labels)
+
+
+class StraightThrough(CodeBook):
+    """Uses the nearest code, past which the gradient goes, and draws it towards the vector."""
+
+    def loss(self, codes, distances, labels):
+        nearest = self.book[distances.argmin(-1)]
+        scores = self.head(F.pad(codes + (nearest - codes).detach(), (0, 8)))
+        loss = F.cross_entropy(scores, labels) + distances.min(-1).values.mean()
+        return identity_loss(loss, reduction="none")
+
+
+@pytest.mark.parametrize("kind", [CodeBook, StraightThrough])
+def test_distances_from_a_code_book(kind, options):
+    torch.manual_seed(0)
+    labels = torch.arange(32) % 10
+    adam = partial(torch.optim.Adam, lr=1e-3)
+    assert_like_eager(kind(), torch.randn(32, 16), labels, options=options, make_optimizer=adam)

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 from torch._inductor import codecache, cpp_builder, ir
 from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen import cpp
 from torch._inductor.fx_passes import post_grad
+from torch._inductor.loop_body import LoopBody, MemoryUsageType
 from torch._inductor.virtualized import V
 
 from torchkiln.torch_internals._inductor_patches import (
@@ -18,6 +20,7 @@ from torchkiln.torch_internals._inductor_patches import (
     compiler_replaced,
     concatenated_in_memory_of_their_own,
     fused_only_if,
+    kept_whole_if_not_read,
 )
 
 
@@ -34,6 +37,26 @@ def test_a_concatenation_asks_for_each_of_its_inputs(monkeypatch):
         concatenated_in_memory_of_their_own(),
     ):
         assert kernel.can_realize_into_without_copy("written") is False
+
+
+def test_a_buffer_that_a_loop_does_not_read_is_read_nowhere():
+    """In torch it is an error; its one caller takes None for an index that does not fit."""
+    assert parameters(LoopBody.get_read_expr) == ["self", "buffer_name"]
+    read = SimpleNamespace(buffer_name="read", index_name="index0")
+    body = SimpleNamespace(
+        memory_usage={MemoryUsageType.LOAD: [read]}, indexing_exprs={"index0": "16*p0 + p1"}
+    )
+    with pytest.raises(KeyError):
+        LoopBody.get_read_expr(body, "other")
+    with kept_whole_if_not_read():
+        assert LoopBody.get_read_expr(body, "other") is None
+        assert LoopBody.get_read_expr(body, "read") == "16*p0 + p1"
+
+
+def test_what_loops_read_is_compared_with_a_contiguous_index():
+    source = inspect.getsource(cpp)
+    assert source.count(".get_read_expr(") == 1
+    assert "return x == contiguous_index_expr" in source
 
 
 def test_a_product_with_a_bias_asks_with_the_match():

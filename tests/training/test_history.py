@@ -1,14 +1,16 @@
 import torch
 
 from torchkiln.training._history import History
+from torchkiln.training._notes import StepResult
 from torchkiln.training._task import StepOutcome, Validation
 
 
 def test_updates_of_filler_only_have_no_loss():
     history = History()
-    outcome = StepOutcome.weighted(
-        torch.tensor([2.0, 0.0, 0.0, 0.0]), torch.tensor([3, 0, 0, 0]), per_update=2
+    result = StepResult(
+        losses=torch.tensor([2.0, 0.0, 0.0, 0.0]), counts=torch.tensor([3, 0, 0, 0])
     )
+    outcome = StepOutcome.weighted(result, per_update=2, own_samples=3)
     history.take(outcome, seconds=1.0)
     assert outcome.loss == 2.0
     assert history.updates == 2
@@ -25,6 +27,7 @@ def test_figures_and_totals_come_back():
             update_losses=[value],
             loss_sum=value * 4,
             samples=4,
+            own_samples=4,
             figures={"accuracy": value / 10},
             totals={"counts": torch.tensor([1, 2])},
         )

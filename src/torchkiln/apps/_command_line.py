@@ -17,6 +17,7 @@ from torchkiln.apps._type_words import choices_of, words_for, wrong_value
 from torchkiln.core._near_miss import did_you_mean
 from torchkiln.core._plain_warnings import LogLevel, logging_at
 from torchkiln.core._progress import quietly
+from torchkiln.core._threads import keep_threads, pin_threads
 
 # Beyond, the eye loses the line.
 _WIDEST = 110
@@ -157,13 +158,12 @@ def speaking(*, quiet: bool, log_level: LogLevel) -> Iterator[None]:
 def fix_threads(num_threads: int | None) -> None:
     """Pin the threads of a fresh process; one that runs torch already is only told how many."""
     if "torch" not in sys.modules:
-        from torchkiln.core._threads import pin_threads
-
         pin_threads(num_threads)
     elif num_threads is not None:
         import torch
 
         torch.set_num_threads(num_threads)
+        keep_threads()
 
 
 def help_width() -> int:

@@ -7,7 +7,13 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 
-from torchkiln.commands import _doctor_caches, _doctor_machine, _doctor_pools, _doctor_versions
+from torchkiln.commands import (
+    _doctor_caches,
+    _doctor_machine,
+    _doctor_pools,
+    _doctor_processes,
+    _doctor_versions,
+)
 from torchkiln.commands._findings import Finding
 from torchkiln.core import __version__
 from torchkiln.core._console import make_console
@@ -19,8 +25,11 @@ Probe = Callable[[], Iterable[Finding]]
 def print_diagnosis() -> None:
     """Print versions, machine, compiler, caches and options without effect, with remedies.
 
-    Never fails: a probe that does is a finding.
+    Never fails: a probe that does is a finding. Of several processes, rank 0 prints.
     """
+    if not _doctor_processes.speaks():
+        _answer_first_rank()
+        return
     from rich.markup import escape
     from rich.table import Table
 
@@ -44,6 +53,9 @@ def print_diagnosis() -> None:
 
 def print_diagnosis_record() -> None:
     """Print the same as one JSON record; the remedy of a finding is empty if nothing is wrong."""
+    if not _doctor_processes.speaks():
+        _answer_first_rank()
+        return
     parts = {
         title: [dataclasses.asdict(finding) for finding in run_probe(title, probe)]
         for title, probe in _probes().items()
@@ -51,6 +63,11 @@ def print_diagnosis_record() -> None:
     remedies = [entry["remedy"] for part in parts.values() for entry in part if entry["remedy"]]
     record = {"version": __version__, "findings": parts, "remedies": remedies}
     sys.stdout.write(json.dumps(record, indent=2) + "\n")
+
+
+def _answer_first_rank() -> None:
+    """Tell rank 0 where this process computes; what goes wrong is told there."""
+    run_probe("Processes", _doctor_processes.processes)
 
 
 def run_probe(title: str, probe: Probe) -> list[Finding]:
@@ -75,6 +92,8 @@ def _probes() -> dict[str, Probe]:
         "Versions": _doctor_versions.required_packages,
         "Optional packages": _doctor_versions.optional_packages,
         "Machine": _doctor_machine.machine,
+        # Before threads are looked at: processes that know each other divide the cores.
+        "Processes": _doctor_processes.processes,
         "Threads": _doctor_machine.threads,
         "Pools of threads": _doctor_pools.thread_pools,
         "Compiler": _doctor_machine.compiler,

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchkiln.commands._findings import Finding
+from torchkiln.core._core_shares import cpu_quota
 from torchkiln.core._machine import processor_name
 from torchkiln.core._other_processes import Reading
 
-_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _SHARED_MEMORY = Path("/dev/shm")
 # Long enough for counters that move a hundred times a second.
 _LOOK_SECONDS = 0.5
@@ -70,7 +70,7 @@ def threads() -> Iterator[Finding]:
         f"{used} threads on {cores} cores",
         "" if used <= cores else f"more threads than cores: set OMP_NUM_THREADS={cores}",
     )
-    quota = _quota(_CPU_QUOTA)
+    quota = cpu_quota()
     if quota is not None and quota < min(used, cores):
         count = max(int(quota), 1)
         yield Finding(
@@ -140,12 +140,3 @@ def _precisions() -> str:
         "float16": any(has.get(flag) for flag in ("avx512_fp16", "amx_fp16", "fp16")),
     }
     return ", ".join(f"{name} {'fast' if ok else 'slow on this CPU'}" for name, ok in fast.items())
-
-
-def _quota(path: Path) -> float | None:
-    """Return how many cores a container may use; None: as many as there are."""
-    try:
-        limit, period = path.read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        return None

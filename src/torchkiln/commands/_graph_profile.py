@@ -50,7 +50,7 @@ def diff_graph_profiles(paths: list[Path], by: DiffView = "row", top: int = 20) 
     diff = compare_profiles(load_profile(first), load_profile(second), by)
     for remark in diff.remarks:
         _say(remark)
-    tables = diff_tables(diff, _names(*paths), top)
+    tables = diff_tables(diff, _names(*paths), top, by)
     for table in tables:
         _print(table)
     if not tables:
@@ -90,6 +90,7 @@ def _print(table: TextTable) -> None:
         table.rows,
         right=table.right,
         may_be_left_out=table.may_be_left_out,
+        may_be_shortened=table.may_be_shortened,
     )
     for note in table.notes:
         _say(note)

@@ -11,6 +11,7 @@ from torchkiln.core._errors import (
     CaptureError,
     CheckpointError,
     CompileError,
+    DistributedError,
     DynamicShapeError,
     ExecutableError,
     LossError,
@@ -48,6 +49,7 @@ from torchkiln.core._options import (
     OutputMode,
     Precision,
     Reduction,
+    ReductionOrder,
 )
 from torchkiln.core._places import process_cache_dir, user_cache_dir, writable_cache_dir
 from torchkiln.core._sealed import SealBroken, read_sealed, write_sealed
@@ -92,6 +94,7 @@ __all__ = [
     "OutputMode",
     "Precision",
     "Reduction",
+    "ReductionOrder",
     # errors
     "ArgumentError",
     "BatchSizeError",
@@ -99,6 +102,7 @@ __all__ = [
     "CaptureError",
     "CheckpointError",
     "CompileError",
+    "DistributedError",
     "DynamicShapeError",
     "ExecutableError",
     "LossError",

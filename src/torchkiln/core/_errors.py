@@ -92,3 +92,7 @@ class WriteError(TorchkilnError, OSError):
 
 class CheckpointError(TorchkilnError, RuntimeError):
     """A checkpoint cannot be written, is damaged, is not there, or does not fit the run."""
+
+
+class DistributedError(TorchkilnError, RuntimeError):
+    """The processes of a run do not find each other, lost one of them, or do not agree."""

@@ -33,6 +33,13 @@ class Reduction(enum.Enum):
     SUM = "sum"
 
 
+class ReductionOrder(enum.Enum):
+    """In which order gradients of several processes are added."""
+
+    FOLDED = "folded"  # that of ranks: the bits of as many replicas in one process
+    FASTEST = "fastest"  # whatever the communication library does
+
+
 class Backend(enum.Enum):
     """How a captured step is run."""
 
@@ -109,8 +116,13 @@ class Options:
         show_progress: Draw the "Graph compilation" progress bar.
         profile_dir: Write a report of where time and memory go, made from some of the first calls,
             into a folder of the program's name in this one; None: no report.
-        num_processes: Processes that share one dataset (data partition only).
+        num_processes: Processes that train one model together, each on its share of the data.
         process_id: This process' rank among them.
+        sync_gradients: Whether these processes add up their gradients, so that all have the same
+            weights. None: yes, if there are several. False: each one trains a model of its own.
+        reduction_order: "folded" adds gradients in the order of ranks, which gives the bits of as
+            many replicas in one process; "fastest" leaves the order to the communication library.
+        collective_timeout_s: Seconds that a process waits for the others before it gives up.
         anchors: Internal tensors to keep after each call, by name.
         recorded: Settings that were accepted but have no meaning on this device.
     """
@@ -136,6 +148,9 @@ class Options:
     profile_dir: Path | None = None
     num_processes: int = 1
     process_id: int = 0
+    sync_gradients: bool | None = None
+    reduction_order: ReductionOrder = ReductionOrder.FOLDED
+    collective_timeout_s: float = 120.0
     anchors: Mapping[str, Anchor] = dataclasses.field(default_factory=dict)
     recorded: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -164,6 +179,16 @@ class Options:
         for name in ("check_finite", "show_progress"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionsError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        # Not `in`: 0 and 1 are equal to False and True, but are neither.
+        if not (self.sync_gradients is None or isinstance(self.sync_gradients, bool)):
+            raise OptionsError(
+                f"sync_gradients must be True, False or None, got {shown(self.sync_gradients)}"
+            )
+        limit = self.collective_timeout_s
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < 1e9:
+            raise OptionsError(
+                f"collective_timeout_s must be a positive number of seconds, got {shown(limit)}"
+            )
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -192,8 +217,19 @@ class Options:
 
     @property
     def micro_batches_per_update(self) -> int:
-        """Forward and backward passes that share one weight update."""
+        """Forward and backward passes of this process that share one weight update."""
         return self.gradient_accumulation * self.replication_factor
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether gradients are added up over several processes."""
+        return self.num_processes > 1 and self.sync_gradients is not False
+
+    @property
+    def total_micro_batches_per_update(self) -> int:
+        """Forward and backward passes of all processes that share one weight update."""
+        ranks = self.num_processes if self.synchronizes else 1
+        return self.micro_batches_per_update * ranks
 
     @property
     def combined_factor(self) -> int:
@@ -278,6 +314,7 @@ class Options:
 _ENUMS: dict[str, type[enum.Enum]] = {
     "output_mode": OutputMode,
     "reduction": Reduction,
+    "reduction_order": ReductionOrder,
     "backend": Backend,
     "precision": Precision,
     "input_grouping": InputGrouping,

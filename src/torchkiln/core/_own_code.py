@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2]
-OWN_PACKAGES = ("torchkiln", "poptorch", "poptorch_geometric")
+OWN_PACKAGES = ("torchkiln", "popdist", "poptorch", "poptorch_geometric")
 
 
 def own_folders(sources: Path) -> tuple[str, ...]:
@@ -20,3 +20,22 @@ def own_folders(sources: Path) -> tuple[str, ...]:
 
 
 OWN_FOLDERS = own_folders(SOURCES)
+
+
+def require_own_poptorch(version: str, where: str | None, *, package: str) -> None:
+    """Raise if another package is imported as `poptorch` than Torchkiln's: façades belong together.
+
+    Args:
+        version: Of the imported one.
+        where: Its file.
+        package: Who needs it.
+
+    Raises:
+        ImportError: naming the other one, and what to do.
+    """
+    if "torchkiln" not in version:
+        raise ImportError(
+            f"{package} of Torchkiln needs Torchkiln's poptorch, but poptorch {version} in {where} "
+            f"is in use; uninstall that one, or install the {package} that belongs to it",
+            name="poptorch",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, Self
 
@@ -11,17 +12,18 @@ import torch.utils.data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
 
 from torchkiln.core import Options, to_choice, warn_user
+from torchkiln.data._agreement import AgreedBatches, compares, require_same_pass
 from torchkiln.data._errors import (
     BatchSamplerError,
     LoaderError,
     LoaderWarning,
-    PartitionError,
     RebatchError,
 )
-from torchkiln.data._partition import PartitionSampler
+from torchkiln.data._partition import PartitionSampler, make_partition
 from torchkiln.data._prefetch import AsyncPrefetcher
 from torchkiln.data._regroup import join_groups, rebatch
 from torchkiln.data._torch_reading import read_torch_loader
+from torchkiln.torch_internals._data_loading import forget_length
 
 
 class LoaderMode(enum.Enum):
@@ -65,6 +67,7 @@ class CombinedLoading:
         drop_last: bool = True,
         persistent_workers: bool | None = None,
         auto_distributed_partitioning: bool = True,
+        contiguous_blocks: bool | None = None,
         mode: LoaderMode | str = LoaderMode.SYNC,
         async_options: Mapping[str, Any] | None = None,
         rebatched_worker_size: int | None = None,
@@ -97,8 +100,14 @@ class CombinedLoading:
             torch_batch_size = combined_size
         self._combined_batch_size = combined_size
         if partition:
-            kwargs["sampler"] = _make_partition(
-                options, dataset, combined_size, shuffle, drop_last, kwargs.get("sampler")
+            kwargs["sampler"] = make_partition(
+                options,
+                dataset,
+                batch_size,
+                shuffle=bool(shuffle),
+                drop_last=drop_last,
+                sampler=kwargs.get("sampler"),
+                blocks=not options.synchronizes if contiguous_blocks is None else contiguous_blocks,
             )
             shuffle = None
 
@@ -162,6 +171,13 @@ class CombinedLoading:
         )
 
     def __iter__(self) -> Iterator[Any]:
+        if not compares(self._program_options):
+            return self._begin_pass()
+        facts = self._describe_pass()
+        agree = functools.partial(require_same_pass, self._program_options, facts)
+        return AgreedBatches(self._begin_pass(), agree)
+
+    def _begin_pass(self) -> Iterator[Any]:
         if self._prefetcher is not None:
             return iter(self._prefetcher)
         batches = read_torch_loader(self, _TorchLoader.__iter__)
@@ -170,6 +186,24 @@ class CombinedLoading:
         if self._rebatched_size is not None:
             batches = rebatch(batches, self._rebatched_size, drop_last=self._drop_last_group)
         return batches
+
+    def _describe_pass(self) -> dict[str, Any]:
+        """Return what must be the same in all processes about the pass that is about to begin."""
+        sampler = self.sampler
+        facts: dict[str, Any] = {}
+        # Even shares may differ by an element, and by a batch; programs for inference do not mind.
+        if self._drop_last_group or not isinstance(sampler, PartitionSampler):
+            facts["number of batches"] = _length(self)
+            forget_length(self)  # or torch would hold the dataset to it
+        epoch = getattr(sampler, "epoch", None)
+        if epoch is not None and self._prefetcher is not None:
+            epoch = self._prefetcher.next_epoch  # the sampler that counts is in the child
+        facts["epoch"] = epoch
+        if isinstance(sampler, PartitionSampler):
+            facts["number of elements"] = _length(self.dataset)
+            facts["random_seed"] = sampler.seed
+        facts["combined batch size"] = self._combined_batch_size
+        return facts
 
     def _make_source(self, worker_size: int | None, has_batch_sampler: bool) -> Self:
         """Return the synchronous loader that the child process reads.
@@ -246,6 +280,9 @@ class DataLoader(CombinedLoading, torch.utils.data.DataLoader):  # type: ignore[
         drop_last: Drop the incomplete last batch, or last group of a batch sampler's batches.
         persistent_workers: Keep workers between passes; None keeps them if there are any.
         auto_distributed_partitioning: Divide the dataset among `options.num_processes`.
+        contiguous_blocks: Whether the share of a process is one block of the dataset. Otherwise
+            micro-batches are dealt in turn, so that each update of all processes together has those
+            that one process with all replicas would have. None: unless gradients are synchronised.
         mode: Load in this process, or ahead of time in a child process.
         async_options: Arguments of `AsyncPrefetcher`; the asynchronous modes use them.
         rebatched_worker_size: Elements that a worker loads at once under `ASYNC_REBATCHED`;
@@ -310,46 +347,6 @@ def _warn_about_groups(batch_sampler: Any, group_size: int, drop_last: bool) -> 
         f"{reason}, and {group_size} make a combined batch: those that do not fill one at the "
         f"end are {fate}",
         LoaderWarning,
-    )
-
-
-def _make_partition(
-    options: Options,
-    dataset: Dataset[Any],
-    combined_size: int | None,
-    shuffle: bool | None,
-    drop_last: bool,
-    sampler: Any,
-) -> PartitionSampler:
-    remedy = "divide it yourself and pass auto_distributed_partitioning=False"
-    if isinstance(dataset, IterableDataset):
-        raise PartitionError(
-            f"an iterable dataset cannot be divided among {options.num_processes} processes "
-            f"automatically; {remedy}"
-        )
-    if combined_size is None:
-        raise PartitionError(
-            f"batch_size=None cannot be divided among {options.num_processes} processes; {remedy}"
-        )
-    if sampler is not None:
-        raise PartitionError(
-            f"sampler {sampler!r} already decides which elements are read; let it yield this "
-            "process' elements and pass auto_distributed_partitioning=False"
-        )
-    if shuffle and options.random_seed is None:
-        raise PartitionError(
-            "shuffle=True among several processes needs options.random_seed, the same in all of "
-            "them, so that they agree on one order"
-        )
-    if not isinstance(dataset, Sized):
-        raise PartitionError(f"{type(dataset).__name__} has no length; {remedy}")
-    return PartitionSampler(
-        len(dataset),
-        batch_size=combined_size,
-        num_processes=options.num_processes,
-        process_id=options.process_id,
-        drop_last=drop_last,
-        seed=options.random_seed if shuffle else None,
     )
 
 

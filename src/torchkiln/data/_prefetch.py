@@ -118,6 +118,13 @@ class AsyncPrefetcher:
         self._preloaded = False
         return _Pass(self, self._asked.generation)
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iterator yields."""
+        if self._next_epoch is not None:
+            return self._next_epoch
+        return self._asked.epoch if self._preloaded else self._asked.epoch + 1
+
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the one that the next iterator yields, for sources that depend on it."""
         self._next_epoch = epoch

@@ -225,6 +225,10 @@ class _WorkerStart:
         self._trace = hand_over()
 
     def __call__(self, worker_id: int) -> None:
+        # A group of its own: Ctrl-C in a terminal, and signals that launchers such as torchrun send
+        # to groups, reach the program alone, which decides what they mean.
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
         share_without_file()
         take_over(self._trace)
         name_process(f"worker {worker_id}")

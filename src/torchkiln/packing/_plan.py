@@ -119,21 +119,36 @@ class PackPlan:
             for axis, counts in self._all_used().items()
         }
 
-    def for_rank(self, rank: int, world: int, *, multiple_of: int = 1) -> PackPlan:
+    def for_rank(
+        self, rank: int, world: int, *, multiple_of: int = 1, replicas: int = 1
+    ) -> PackPlan:
         """Return the packs of one of `world` ranks, equally many on each.
 
-        Pack `i` goes to rank `i % world`, so that step `j` of all ranks together sees the packs
-        that one process with `world` replicas would see. Where packs run out, ranks get empty ones
-        (filler only), and the number on each rank becomes a multiple of `multiple_of`, which is how
-        many packs a combined batch takes. `skipped` is reported by rank 0 alone.
+        Packs are dealt in turn, `replicas` at a time: rank 0 gets the first ones, rank 1 the next
+        ones, and so on. So turn `j` of all ranks together sees the packs that turn `j` of one
+        process with `world * replicas` replicas would see, each replica the same ones. Where packs
+        run out, ranks get empty ones (filler only). `skipped` is reported by rank 0 alone.
+
+        Args:
+            rank: Whose packs.
+            world: Number of ranks.
+            multiple_of: Packs that a combined batch of one rank takes; each rank gets a multiple.
+            replicas: Packs of a rank that run side by side; `multiple_of` is a multiple of it.
         """
         if not 0 <= rank < world:
             raise OptionsError(f"rank must be in 0..{world - 1}, got {rank}")
         if multiple_of < 1:
             raise OptionsError(f"multiple_of must be at least 1, got {multiple_of}")
-        mine = np.arange(rank, len(self), world)
-        groups = -(-len(self) // (world * multiple_of))
-        plan = self.take(mine, num_empty=groups * multiple_of - len(mine))
+        if replicas < 1 or multiple_of % replicas:
+            raise OptionsError(
+                f"replicas must divide multiple_of, {multiple_of}, got {replicas}: a combined "
+                "batch has as many packs for each replica"
+            )
+        length = multiple_of * -(-len(self) // (world * multiple_of))
+        turns, places = np.divmod(np.arange(length), replicas)
+        mine = (turns * world + rank) * replicas + places
+        mine = mine[mine < len(self)]  # in rising order, so what is missing is at the end
+        plan = self.take(mine, num_empty=length - len(mine))
         return plan if rank == 0 else replace(plan, skipped=self.skipped[:0])
 
     def take(self, packs: ArrayLike, *, num_empty: int = 0) -> PackPlan:

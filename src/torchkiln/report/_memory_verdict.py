@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchkiln.core._console import make_console
+from torchkiln.report._units import format_count
 
 if TYPE_CHECKING:
     from torchkiln.runtime import MemoryReport
@@ -73,11 +74,11 @@ def remedies(report: MemoryReport, limit_bytes: int) -> Iterator[tuple[str, int]
         fitting = int(rows * room / max(total - fixed, 1))
         smaller = min(max(fitting, 1), rows - 1)
         scaled = fixed + (total - fixed) * smaller // rows
-        yield f"micro-batches of {smaller} rows instead of {rows}", scaled
+        yield f"micro-batches of {format_count(smaller, 'rows')} instead of {rows}", scaled
         if report.training:
             times = math.ceil(rows / smaller)
             yield (
-                f"and gradient_accumulation={times} for the same weight update",
+                f"the same with gradient_accumulation={times}, for the same weight update",
                 scaled + report.gradient_sum_bytes,
             )
     yield (
@@ -87,6 +88,14 @@ def remedies(report: MemoryReport, limit_bytes: int) -> Iterator[tuple[str, int]
     if limit_bytes > 0 and total > limit_bytes:
         stages = math.ceil(total / limit_bytes)
         yield f"a pipeline over {stages} or more machines of this size", total // stages
+
+
+def best_first(report: MemoryReport, limit_bytes: int) -> list[tuple[str, int]]:
+    """Return what makes the program smaller, and its total then; first what makes it fit."""
+    return sorted(
+        remedies(report, limit_bytes),
+        key=lambda remedy: max(remedy[1] - limit_bytes, 0),
+    )
 
 
 def available_bytes() -> int:

@@ -143,6 +143,66 @@ class PredictedMolecule:
     predicted: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """What one of several processes did.
+
+    Args:
+        host: Where it ran.
+        threads: It computed with.
+        samples: Real ones that it trained on since it was started, without those of its first epoch
+            if there are others.
+        seconds: Of that training.
+        collective_seconds: Those of them in which it added up gradients with the others, or waited
+            for them.
+    """
+
+    host: str
+    threads: int
+    samples: int
+    seconds: float
+    collective_seconds: float
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.seconds if self.seconds else 0.0
+
+    @property
+    def collective_share(self) -> float:
+        """Share of the time that was spent with the others."""
+        return self.collective_seconds / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorldRecord:
+    """What several processes did together.
+
+    Args:
+        ranks: One for each process.
+    """
+
+    ranks: tuple[RankRecord, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def num_hosts(self) -> int:
+        return len({rank.host for rank in self.ranks})
+
+    @property
+    def samples_per_s(self) -> float:
+        """Of all processes together."""
+        return sum(rank.samples_per_s for rank in self.ranks)
+
+    @property
+    def collective_share(self) -> float:
+        """Share of the time of all processes that was spent with the others."""
+        seconds = sum(rank.seconds for rank in self.ranks)
+        return sum(rank.collective_seconds for rank in self.ranks) / seconds if seconds else 0.0
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RunResult:
     """Everything about one run that a report shows.
@@ -167,6 +227,7 @@ class RunResult:
         advice: What to try if the run is worse than its baseline.
         worst: Molecules of the split that the run is judged by whose predictions are farthest off,
             the worst first.
+        world: What each process did, if there were several.
     """
 
     status: Status
@@ -185,6 +246,7 @@ class RunResult:
     best_epoch: int | None = None
     advice: str = ""
     worst: list[PredictedMolecule] = field(default_factory=list)
+    world: WorldRecord | None = None
 
     @property
     def judged(self) -> ValidationResult | None:

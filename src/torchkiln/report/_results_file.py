@@ -24,6 +24,7 @@ from torchkiln.core import StoreError, parse_json, read_npz, write_atomic
 from torchkiln.report._epoch_names import from_named, to_named
 from torchkiln.report._record import EpochRecord, PredictedMolecule, RunResult, ValidationResult
 from torchkiln.report._series_aside import kept_aside, read_aside
+from torchkiln.report._world_names import read_world, world_figures
 
 VERSION = 2
 _WITHOUT_CHECKSUM = 1  # the version whose JSON has none; its series have
@@ -42,6 +43,10 @@ def to_record(result: RunResult) -> dict[str, Any]:
     for name in _SPLITS:
         record[name] = _split_figures(record[name], counted)
     record["worst"] = [_molecule_figures(molecule) for molecule in result.worst]
+    if result.world is None:
+        del record["world"]
+    else:
+        record["world"] = world_figures(result.world, counted)
     return {
         "version": VERSION,
         f"{counted}_per_s": to_plain(result.samples_per_s),
@@ -138,6 +143,7 @@ def load_result(path: Path) -> RunResult:
             best_epoch=_number(record.get("best_epoch")),
             advice=str(record.get("advice", "")),
             worst=_read_worst(record.get("worst", []), series),
+            world=read_world(record.get("world"), counted),
         )
     except StoreError:
         raise

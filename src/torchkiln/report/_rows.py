@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchkiln.report._record import RunResult, ValidationResult
+from torchkiln.report._record import RunResult, ValidationResult, WorldRecord
 from torchkiln.report._units import (
     format_error,
     format_loss,
@@ -85,6 +85,8 @@ def _speed(result: RunResult) -> list[Row]:
     if median is not None and best is not None:
         rate = format_rate(median, result.counted)
         rows.append(("Throughput", f"{rate} (best epoch {significant(best, 4)})"))
+    if result.world is not None:
+        rows.append(("Processes", _processes(result.world, result.counted)))
     if result.epoch_seconds is not None:
         first = result.epochs[0].seconds
         count = len(result.epochs)
@@ -97,6 +99,12 @@ def _speed(result: RunResult) -> list[Row]:
         shares = ", ".join(f"{axis} {share:.1%}" for axis, share in result.packing.items())
         rows.append(("Slots in use", shares))
     return rows
+
+
+def _processes(world: WorldRecord, counted: str) -> str:
+    hosts = f" on {world.num_hosts} hosts" if world.num_hosts > 1 else ""
+    rate = format_rate(world.samples_per_s / world.size, counted)
+    return f"{world.size}{hosts}, {rate} each, {world.collective_share:.1%} in gradient sums"
 
 
 def _accuracy(result: RunResult) -> list[Row]:

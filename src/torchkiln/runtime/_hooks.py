@@ -1,13 +1,16 @@
-"""Functions to call before and after any program compiles."""
+"""What surrounds every build: one at a time, with functions to call before and after it."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 Hook = Callable[[], None]
 _before: dict[object, Hook] = {}
 _after: dict[object, Hook] = {}
+# Held by whoever captures a step, of whichever program.
+build_lock = threading.RLock()
 
 
 def add_compile_hook(

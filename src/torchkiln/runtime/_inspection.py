@@ -70,10 +70,9 @@ def view_program(
     """
     captured = capture(step, micro_batch, arrangement, with_origins=True)
     facts = {name: _facts(captured, name) for name in captured.entries}
+    # Planning uses the graphs up.
     outputs = output_bytes(captured)
-    timelines = _brought_along(captured, built)
-    if timelines is None:
-        timelines = plan_entries(captured, step)
+    timelines = _brought_along(captured, built) or plan_entries(captured, step)
     memory = add_up(step, batch, micro_batch, arrangement, captured, outputs, timelines)
     entries = {name: EntryView(timeline, facts[name]) for name, timeline in timelines.items()}
     forms = tuple(
@@ -81,6 +80,28 @@ def view_program(
         for form in step.signature.forms
     )
     return ProgramView(entries, memory, forms)
+
+
+def report_memory(
+    step: StepFunction,
+    batch: list[Tensor],
+    micro_batch: list[Tensor],
+    arrangement: Arrangement | None,
+    built: Built | None,
+) -> MemoryReport:
+    """Record the step once more, and add up its memory and what stays between steps.
+
+    Inductor does not always plan the same step in the same way, so a step that is compiled is
+    judged by the plan of its native code. Any other is planned anew.
+    """
+    captured = capture(step, micro_batch, arrangement, with_origins=True)
+    outputs = output_bytes(captured)
+    try:
+        timelines = _brought_along(captured, built)
+    except ExecutableError:  # other arguments or flags than those that were compiled
+        timelines = None
+    timelines = timelines or plan_entries(captured, step)
+    return add_up(step, batch, micro_batch, arrangement, captured, outputs, timelines)
 
 
 def _facts(captured: Captured, name: str) -> tuple[NodeFacts, ...]:

@@ -66,4 +66,5 @@ def _load(
         program.destroy()
         raise
     program.rng_state = exported.rng_state()
+    program.part_random_streams()
     return program

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -27,37 +26,30 @@ from torchkiln.core._extensions import provided
 from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.data import rebuild
 from torchkiln.runtime._arguments import move_module, require_module, resolve_options
-from torchkiln.runtime._hooks import compile_hooks
+from torchkiln.runtime._hooks import build_lock, compile_hooks
+from torchkiln.runtime._joining import CommonCache, find_group, seed_generator
+from torchkiln.runtime._together import JointProgram
 from torchkiln.runtime._watching import CallWatcher
 from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
 from torchkiln.runtime.call._inputs import InputPreparation
-from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.compile._builder import build
 from torchkiln.runtime.compile._export import CompiledProgram, write_program
-from torchkiln.runtime.execute._anchors import (
-    check_anchored_parameters,
-    micro_batch_anchors,
-    tensor_names,
-)
+from torchkiln.runtime.execute._anchors import check_anchored_parameters, micro_batch_anchors
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executor import Executor
 from torchkiln.runtime.execute._generator import generator_state, set_generator_state
+from torchkiln.runtime.execute._notes import Notes
 from torchkiln.runtime.execute._outputs import check_finite
 from torchkiln.runtime.execute._precision import warn_if_slow
-from torchkiln.runtime.memory._report import MemoryReport
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._binding import OptimizerBinding
 from torchkiln.torch_internals._tensors import version_of
 
-if TYPE_CHECKING:
-    from torchkiln.runtime._inspection import ProgramView
 
-_build_lock = threading.RLock()
-
-
-class Program:
+@final
+class Program(JointProgram):
     """A module compiled for one call form. Made by `training_model` and `inference_model`."""
 
     @short_tracebacks()
@@ -74,8 +66,9 @@ class Program:
         options = resolve_options(options, training)
         if options.device is not None:
             move_module(module, options.device)
-        if options.random_seed is not None:
-            torch.manual_seed(options.random_seed)
+        # The processes that train this model together with this one; None: it is alone.
+        self.group = find_group(options, training=training)
+        seed_generator(options)
         self.module = module
         self.options = options
         self.training = training
@@ -89,6 +82,9 @@ class Program:
         self._compilation_time_s = 0.0
         self._inputs = InputPreparation()
         self._workspace: ScratchDirectory | None = None
+        self._common_cache: CommonCache | None = None
+        self._notes = Notes()
+        self.turn = threading.RLock()
         self._watcher: CallWatcher | None = None
         # Loaded from a file: what calls are like is known from the first one on.
         self._is_unwatched = False
@@ -110,32 +106,6 @@ class Program:
 
     # -- building ---------------------------------------------------------------------------
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the program can run without compiling."""
-        return self._executor is not None
-
-    @property
-    def compilation_time(self) -> float:
-        """Seconds that the build took (or loading from the cache)."""
-        self._require_compiled()
-        return self._compilation_time_s
-
-    @property
-    def reassigned_buffers(self) -> list[str]:
-        """Names of buffers that forward replaces by new tensors instead of writing to them."""
-        return self._require_compiled().metadata.reassigned
-
-    @property
-    def metadata(self) -> ProgramMetadata:
-        """What is known about the executable."""
-        return self._require_compiled().metadata
-
-    @property
-    def executable_path(self) -> Path | None:
-        """The package file of the native code; None for backends that generate none."""
-        return self._require_compiled().package
-
     @short_tracebacks()
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Build the program for arguments like these, without running it."""
@@ -151,13 +121,14 @@ class Program:
         # Capture swaps tensors of modules and functions of torch: one build at a time.
         with (
             span("compile", self.name),
-            _build_lock,
+            build_lock,
             compile_hooks(),
             self._beacon.compiling(),
             torch.inference_mode(False),
         ):
             start = time.perf_counter()
             step, tensors, micro_batch = self._begin(args, kwargs)
+            self._join(step)
             self._build(step, micro_batch)
             self._compilation_time_s = time.perf_counter() - start
         self._review(step, tensors)
@@ -197,7 +168,12 @@ class Program:
         device = device_of(step.binding, micro_batch)
         warn_if_slow(device, self.options, step.binding.tensors)
         arrangement = self._arrange(step)
-        built = build(step, micro_batch, arrangement, device, self._make_workspace)
+
+        def make(options: Options) -> Built:
+            own = dataclasses.replace(step, options=options)
+            return build(own, micro_batch, arrangement, device, self._make_workspace)
+
+        built = self._build_with_others(make)
         self.num_compiles += built.compiled
         self.num_captures += built.captured
         if not built.compiled and built.package is not None:
@@ -221,84 +197,21 @@ class Program:
             self._optimizer.install(arrangement, built.metadata.updated)
         self._built, self._signature = built, step.signature
         self._executor = Executor(
-            step.binding, self.options, step.signature, built, self._optimizer
+            step.binding,
+            self.options,
+            step.signature,
+            built,
+            self._optimizer,
+            self.group,
+            self._notes,
         )
         self._beacon.is_ready(built.source, str(self._executor.device))
-
-    @short_tracebacks()
-    def memory_report(self, *args: Any, **kwargs: Any) -> MemoryReport:
-        """Predict the memory that calls with arguments like these need, without running one.
-
-        Captures the step and asks Inductor for its plan, which takes seconds to a minute and no
-        more memory than module and arguments; nothing is compiled, and the program stays as it is.
-        """
-        from torchkiln.runtime.memory._prediction import report_memory
-
-        with _build_lock, compile_hooks(), torch.inference_mode(False):
-            step, tensors, micro_batch = self._begin(args, kwargs)
-            return report_memory(step, tensors, micro_batch, self._arrange_as_compiled(step))
-
-    @short_tracebacks()
-    def view(self, *args: Any, **kwargs: Any) -> ProgramView:
-        """Return what calls with arguments like these do, call by call, and what is known of each.
-
-        Nothing is compiled or run, and the program stays as it is. A program that is compiled tells
-        its own plan; of another one Inductor is asked, which takes seconds to a minute.
-        """
-        from torchkiln.runtime._inspection import view_program
-
-        with _build_lock, compile_hooks(), torch.inference_mode(False):
-            step, tensors, micro_batch = self._begin(args, kwargs)
-            arrangement = self._arrange_as_compiled(step)
-            return view_program(step, tensors, micro_batch, arrangement, self._built)
-
-    @short_tracebacks()
-    def profile(self, *args: Any, **kwargs: Any) -> Any:
-        """Run some steps on these arguments, and return where their time and memory goes.
-
-        Weights, optimiser state and random numbers are as before when it returns. The result is a
-        `torchkiln.profiling.GraphProfile`, which `torchkiln.profiling.write_report` turns into a
-        page. A program that is not compiled yet is compiled first.
-        """
-        return provided("profile")(self, args, kwargs)
-
-    @contextlib.contextmanager
-    def watched(self, watcher: CallWatcher) -> Iterator[None]:
-        """Let `watcher` make the calls of the program meanwhile."""
-        before, self._watcher = self._watcher, watcher
-        try:
-            yield
-        finally:
-            self._watcher = before
-
-    def finish_profile(self) -> None:
-        """Write the report that `profile_dir` asks for, from the calls so far, if it is missing."""
-        if self._watcher is not None:
-            watcher, self._watcher = self._watcher, None
-            watcher.finish()
-
-    @property
-    def executor(self) -> Executor:
-        """What runs the executable."""
-        self._require_compiled()
-        assert self._executor is not None
-        return self._executor
-
-    @property
-    def built(self) -> Built:
-        """What the build gave, and how long its phases took."""
-        return self._require_compiled()
-
-    def state_dtypes(self) -> dict[str, str]:
-        """Return the dtypes of the optimiser state and gradient sums that the executable takes."""
-        self._require_compiled()
-        assert self._executor is not None
-        return self._executor.state_dtypes()
 
     def adopt_executable(self, built: Built, form: Signature, workspace: ScratchDirectory) -> None:
         """Take over a loaded executable, whose file lies in `workspace`, instead of compiling."""
         step = self._make_step(form)
         self._workspace = workspace
+        self._join(step)
         self._install(step, self._arrange(step), built)
         self._beacon.is_from("file")
         self._is_unwatched = True
@@ -311,17 +224,10 @@ class Program:
             return None
         return self._optimizer.arrange_as_compiled(step.binding)
 
-    def _require_compiled(self) -> Built:
-        if self._built is None:
-            raise NotCompiledError(
-                "Model has not been compiled or has been destroyed. Call it, or compile(...), first"
-            )
-        return self._built
-
     def destroy(self) -> None:
         """Drop the executable; weights and optimiser state stay. A later call compiles again."""
-        self.finish_profile()
-        with span("program", "destroy"):
+        with self.turn, span("program", "destroy"):
+            self.finish_profile()
             self._built = self._signature = self._executor = None
             self._beacon.is_destroyed()
             if self._optimizer is not None:
@@ -329,22 +235,27 @@ class Program:
             if self._workspace is not None:
                 self._workspace.remove()
                 self._workspace = None
+            self._leave_common_cache()
 
     # -- running ----------------------------------------------------------------------------
 
     @short_tracebacks()
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run `device_iterations` steps on a combined batch and return the outputs."""
+        """Run `device_iterations` steps on a combined batch and return the outputs.
+
+        Calls from several threads take turns.
+        """
         if torch.is_inference_mode_enabled():
             # State that is made here is used outside as well: ordinary tensors only.
             with torch.inference_mode(False):
                 return self(*args, **kwargs)
-        tensors = self._compile(args, kwargs) if self._signature is None else None
-        if self._is_unwatched:
-            self._watch(args, kwargs)
-        if self._watcher is not None:
-            return self._watcher.call(self, lambda: self._run(args, kwargs, tensors))
-        return self._run(args, kwargs, tensors)
+        with self.turn:
+            tensors = self._compile(args, kwargs) if self._signature is None else None
+            if self._is_unwatched:
+                self._watch(args, kwargs)
+            if self._watcher is not None:
+                return self._watcher.call(self, lambda: self._run(args, kwargs, tensors))
+            return self._run(args, kwargs, tensors)
 
     def _run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor] | None
@@ -392,32 +303,7 @@ class Program:
         with span("program", "set optimizer"):
             self._optimizer.replace(optimizer)
 
-    # -- looking inside ---------------------------------------------------------------------
-
-    @short_tracebacks()
-    def anchored(self, name: str) -> Tensor:
-        """Return the anchored tensor `name` of the latest call."""
-        if name not in self.options.anchors:
-            raise KeyError(
-                f"{name!r} is not anchored; anchored tensors: {sorted(self.options.anchors)}"
-            )
-        self._require_compiled()
-        assert self._executor is not None
-        return self._executor.anchored(name)
-
-    def tensor_names(self) -> list[str]:
-        """Return the names of internal tensors, among them those that can be anchored."""
-        metadata = self._require_compiled().metadata
-        assert self._signature is not None
-        updated = metadata.updated if self.training else None
-        return tensor_names(self._signature, bind(self.module), updated)
-
-    def perf_counters(self) -> dict[str, list[list[float]]]:
-        """Return when inputs and outputs of the latest call's micro-batches moved, in seconds."""
-        if self._executor is None:
-            keys = ("input", "input_complete", "output", "output_complete")
-            return {key: [[]] for key in keys}
-        return self._executor.perf_counters()
+    # -- random numbers and files -----------------------------------------------------------
 
     @property
     def rng_state(self) -> Tensor:

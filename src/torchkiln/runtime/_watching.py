@@ -12,5 +12,8 @@ class CallWatcher(Protocol):
     def call(self, program: Any, run: Callable[[], Any]) -> Any:
         """Run a call of a `Program`, and return what it returns."""
 
+    def forget_the_loop(self) -> None:
+        """Take what lies before the next call for nothing that belongs to the user's loop."""
+
     def finish(self) -> None:
         """Take note that no further call comes."""

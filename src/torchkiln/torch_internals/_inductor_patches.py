@@ -40,6 +40,35 @@ def concatenated_in_memory_of_their_own() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def kept_whole_if_not_read() -> Iterator[None]:
+    """Let Inductor cut down no buffer to a row if somebody waits for it without reading it.
+
+    Loops that follow each other may share their outer one; then a buffer between them needs only
+    one row, if all its users read it from the first element to the last. Inductor (torch 2.13)
+    asks each user where it reads. But a weight that is written in place after its last reader is a
+    user that reads nothing, and the question ends with `KeyError: 'buf20'`. The distances of
+    vectors from a code book, `a² - 2ab + b²`, are such a step. The buffer is kept whole instead.
+
+    torch: `LoopBody.get_read_expr(buffer_name)` raises KeyError of what is not read; its one caller
+        (`try_outer_loop_fusion_with_local_buf`) compares what it returns with the index of a
+        contiguous tensor, which None is not.
+    for: steps whose update shares loops with backward.
+    """
+    from torch._inductor.loop_body import LoopBody
+
+    original = LoopBody.get_read_expr
+
+    def get_read_expr(body: Any, buffer_name: str) -> Any:
+        try:
+            return original(body, buffer_name)
+        except KeyError:
+            return None
+
+    with mock.patch.object(LoopBody, "get_read_expr", get_read_expr):
+        yield
+
+
+@contextlib.contextmanager
 def biases_stay_apart() -> Iterator[None]:
     """Keep Inductor from making `addmm` of a product and an addition again, on the CPU.
 

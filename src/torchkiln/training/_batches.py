@@ -121,7 +121,8 @@ class ReplayedBatches:
         self._start: dict[str, Tensor] = {}  # what the epoch began with
         self._batches: Iterator[Any] = iter(())
         self._last: Any = None  # batch that was handed out
-        self._expected: str | None = None  # digest of the last one before a resume
+        # Digest of the last one before a resume; None: other processes read it.
+        self._expected: str | None = None
         self._numbers = torch.Generator().get_state()  # of the loader
         self._has_workers = False
 
@@ -186,7 +187,8 @@ class ReplayedBatches:
     def _skip(self, done: int) -> None:
         for _ in range(done):
             self._last = self._next()
-        if self._last is _END or digest_of(self._last) != self._expected:
+        is_other = self._expected is not None and digest_of(self._last) != self._expected
+        if self._last is _END or is_other:
             raise LoaderError(
                 f"the loader does not repeat its batches: number {done} of this epoch is another "
                 "one than before, so the run cannot be resumed exactly; let order and samples "

@@ -21,10 +21,14 @@ class CoreWatch:
     """Compares what the cores did with what this process did, now and then, until it has told.
 
     `TORCHKILN_IGNORE_LOAD=1` keeps it quiet.
+
+    Args:
+        is_alone: Whether the run has one process. If it has several, it is quiet, since the others
+            would count as strangers.
     """
 
-    def __init__(self) -> None:
-        is_off = os.environ.get(_VARIABLE, "0") not in ("", "0")
+    def __init__(self, *, is_alone: bool = True) -> None:
+        is_off = not is_alone or os.environ.get(_VARIABLE, "0") not in ("", "0")
         self._before: Reading | None = None if is_off else Reading()
         self._pause_s = _SECOND_LOOK_S
         self._next_s = time.monotonic() + _FIRST_LOOK_S

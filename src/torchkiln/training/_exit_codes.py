@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchkiln.core import OptionsError, TorchkilnError, run_stoppable
+from torchkiln.core import DistributedError, OptionsError, TorchkilnError, run_stoppable
 from torchkiln.core._plain_warnings import plain_messages
+from torchkiln.training._common_errors import common_of
 
 if TYPE_CHECKING:
     from torchkiln.report import RunResult
@@ -58,18 +59,41 @@ def _run(command: Callable[[], int], prog: str, memory_remedy: str) -> int:
         sys.stdout.flush()  # here, where a closed pipe is understood
         return code
     except OptionsError as error:
-        return _complain(f"{prog}: {error}\nMore: {prog} --help", ExitCode.USAGE)
+        return _complain(f"{prog}: {error}\nMore: {prog} --help", ExitCode.USAGE, error)
     except TorchkilnError as error:
-        return _complain(f"{prog}: {error}", ExitCode.FAILED)
+        return _complain(f"{prog}: {error}", ExitCode.FAILED, error)
     except MemoryError as error:
         text = f"{prog}: not enough memory ({error}); {memory_remedy}"
-        return _complain(text, ExitCode.FAILED)
+        return _complain(text, ExitCode.FAILED, error)
+    except KeyboardInterrupt as stop:
+        lost = _lost_before(stop)
+        if lost is None:
+            raise
+        return _complain(f"{prog}: {lost}", ExitCode.FAILED, lost)
     except BrokenPipeError:
         # The reader (head, less) has seen enough. Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
 
 
-def _complain(text: str, code: ExitCode) -> int:
-    print(text, file=sys.stderr)  # noqa: T201
+def _lost_before(stop: KeyboardInterrupt) -> DistributedError | None:
+    """Return the error about a lost process after which a signal came; None: there was none.
+
+    A launcher that loses a process sends SIGTERM to the others, which are about to say who it was.
+    """
+    error: BaseException | None = stop
+    while error is not None:
+        if isinstance(error, DistributedError):
+            return error
+        error = error.__context__
+    return None
+
+
+def _complain(text: str, code: ExitCode, error: Exception) -> int:
+    """Tell what is wrong; of several processes that all have the same error, one does."""
+    common = common_of(error)
+    if common is None or common.speaks:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+    if common is not None:
+        common.leave()
     return code

@@ -31,7 +31,7 @@ def describe_changes(
         now: What is.
         form: How one change is said.
     """
-    before, now = dict(_flatten(before)), dict(_flatten(now))
+    before, now = flatten_identity(before), flatten_identity(now)
     return "; ".join(
         form.format(name=name, before=before.get(name), now=now.get(name))
         for name in sorted(before.keys() | now.keys())
@@ -76,6 +76,11 @@ def identify_options(options: Options) -> dict[str, Any]:
     """Return the options that decide what is computed, not how."""
     values = options.to_dict()
     return {name: values[name] for name in _OPTIONS}
+
+
+def flatten_identity(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything in an identity by dotted name."""
+    return dict(_flatten(values))
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

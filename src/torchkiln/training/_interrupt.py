@@ -25,10 +25,14 @@ class InterruptGuard:
     Weights, optimiser and loader agree with each other between two calls of a program, not within
     one, so that is where `check` is called. Outside the main thread, and where a signal is ignored
     (as `nohup` does), nothing changes.
+
+    Args:
+        speaks: Whether the person is told on standard error that the first one was understood.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, speaks: bool = True) -> None:
         self.requested = False
+        self._speaks = speaks
         self._before: dict[signal.Signals, Any] = {}
         self._process = os.getpid()
 
@@ -74,6 +78,7 @@ class InterruptGuard:
             raise KeyboardInterrupt
         else:
             self.requested = True
-            # Not print: the signal may have come in the middle of one.
-            with contextlib.suppress(OSError):  # nobody reads it any more
-                os.write(2, _NOTICE)
+            if self._speaks:
+                # Not print: the signal may have come in the middle of one.
+                with contextlib.suppress(OSError):  # nobody reads it any more
+                    os.write(2, _NOTICE)

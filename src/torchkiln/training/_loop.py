@@ -5,44 +5,33 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, final
 
-from torch import Tensor, isfinite
-
 from torchkiln.checkpoints import find_non_finite, random_state, set_random_state
-from torchkiln.core import CheckpointError, NonFiniteError, TorchkilnError, instant, span
+from torchkiln.core import (
+    CheckpointError,
+    DistributedError,
+    NonFiniteError,
+    TorchkilnError,
+    instant,
+    span,
+)
 from torchkiln.core._beacon import tell_training, waiting_for_data
-from torchkiln.report import EpochRecord, RunMonitor, StepRecord
+from torchkiln.report import RunMonitor, StepRecord
 from torchkiln.report._record import Status
 from torchkiln.training._checkpoint_plan import Words
 from torchkiln.training._core_watch import CoreWatch
 from torchkiln.training._history import History
-from torchkiln.training._interrupt import Interrupted, InterruptGuard
+from torchkiln.training._interrupt import Interrupted
+from torchkiln.training._outcome import Outcome
+from torchkiln.training._rank_figures import RankFigures
+from torchkiln.training._ranks import Ranks
 from torchkiln.training._rate import RateCounter
 from torchkiln.training._saving import RunSaver, RunState
-from torchkiln.training._task import Place, StepOutcome, Task, Validation
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """How a run ended.
-
-    Args:
-        status: "finished", "interrupted" or "failed".
-        note: Why it failed, or how to go on after an interrupt.
-        history: All that it saw, the epoch that is not done included.
-        epochs: In order; the last one may be incomplete.
-        compile_seconds: Before the first step; None if nothing was compiled.
-        error: What it failed with.
-    """
-
-    status: Status
-    note: str
-    history: History
-    epochs: list[EpochRecord]
-    compile_seconds: float | None
-    error: TorchkilnError | None = None
+from torchkiln.training._stopping import Stopping
+from torchkiln.training._task import BadLoss, Place, StepOutcome, Task, Validation
+from torchkiln.training._weights_digest import digest_of_weights
+from torchkiln.training._whereabouts import Whereabouts
 
 
 class _Failed(Exception):  # noqa: N818 - caught in this file
@@ -64,6 +53,7 @@ class TrainingLoop:
         history: What there is of the run already.
         monitor: Is told what happens.
         words: For messages.
+        ranks: The processes that train together; None: there is one.
     """
 
     def __init__(
@@ -74,6 +64,7 @@ class TrainingLoop:
         history: History,
         monitor: RunMonitor,
         words: Words,
+        ranks: Ranks | None = None,
     ) -> None:
         self._task = task
         self._state = state
@@ -81,10 +72,14 @@ class TrainingLoop:
         self._history = history
         self._monitor = monitor
         self._words = words
-        self._guard = InterruptGuard()
-        self._cores = CoreWatch()
+        self._ranks = ranks or Ranks()
+        self._stopping = Stopping(self._ranks)
+        self._buffers = state.buffers(self._ranks)
+        self._figures = RankFigures(self._ranks)
+        self._cores = CoreWatch(is_alone=self._ranks.size == 1)
         self._rate = RateCounter(words.counted)
         self._num_epochs = 0
+        self._at = Whereabouts(history, state.batches, words)
         self._compile_seconds: float | None = None
 
     def run(self, num_epochs: int) -> Outcome:
@@ -92,19 +87,23 @@ class TrainingLoop:
 
         The first Ctrl-C (or SIGTERM) ends the run after the present step: it is saved, if there is
         a saver, and the outcome says "interrupted". A second one, or one while programs are
-        compiled, is a `KeyboardInterrupt`.
+        compiled, is a `KeyboardInterrupt`. Several processes end alike, after the same step.
 
         Args:
             num_epochs: In total, those of a resumed checkpoint included.
+
+        Raises:
+            DistributedError: Another process was lost, or its weights are others; nothing is saved.
         """
         history, self._num_epochs = self._history, num_epochs
+        self._at.num_epochs = num_epochs
         if self._saver is not None and self._saver.resumes:
-            self._monitor.message(self._describe_start(self._saver))
+            self._monitor.message(self._at.start(self._saver.directory))
             self._saver.restore_random_state()
         batches = self._compile()
         self._look_at_cores()
         self._monitor.start(self._num_epochs, history.epoch)
-        with self._guard:
+        with self._stopping.guard:
             try:
                 self._train(batches)
             except Interrupted:
@@ -113,6 +112,9 @@ class TrainingLoop:
             except _Failed as failure:
                 instant("training", "failed")
                 return self._outcome("failed", str(failure), failure.error)
+            except DistributedError as error:
+                raise DistributedError(f"{error}; {self._describe_loss()}") from error
+            self._buffers.settle()
         return self._outcome("finished")
 
     def _look_at_cores(self) -> None:
@@ -126,36 +128,13 @@ class TrainingLoop:
         epochs = list(self._history.epochs)
         if self._history.sums.samples:
             epochs.append(self._history.record(self._learning_rate))
-        return Outcome(status, note, self._history, epochs, self._compile_seconds, error)
+        world = self._figures.gather()
+        return Outcome(status, note, self._history, epochs, self._compile_seconds, error, world)
 
-    def _describe_start(self, saver: RunSaver) -> str:
-        history = self._history
-        if history.epoch >= self._num_epochs:
-            done = f"{history.epoch} epoch{'s' * (history.epoch != 1)}"
-            return f"{saver.directory} is complete: {done} of {self._num_epochs} done"
-        # Updates on filler alone, at the end of an epoch, change nothing and are not counted.
-        more = f", after {len(history.steps()):,} weight updates"
-        return (
-            f"continuing {saver.directory} {self._where()}"
-            f"{more if self._words.counts == 'epochs' else ''}"
-        )
-
-    def _where(self) -> str:
-        """Say how far the run is."""
-        if self._words.counts == "epochs":
-            return str(self._place(0))
-        total = self._num_epochs * self._state.batches.num_batches(self._history.epoch)
-        return f"after {self._history.updates:,} of {total:,} updates"
-
-    def _place(self, num_steps: int) -> Place:
-        history = self._history
-        return Place(
-            epoch=history.epoch,
-            num_epochs=self._num_epochs,
-            step=history.sums.steps,
-            num_steps=num_steps,
-            updates=history.updates,
-        )
+    def _describe_loss(self) -> str:
+        """Say how far a run came that processes could not end together."""
+        is_saved = self._saver is not None and self._saver.has_saved
+        return self._at.end(self._saver.directory if self._saver and is_saved else None)
 
     def _compile(self) -> Iterator[Any] | None:
         """Build the programs; return the batches of the first epoch if it has any left."""
@@ -172,6 +151,7 @@ class TrainingLoop:
         if self._saver is not None and self._saver.resumes:
             # Making programs may seed torch: a resumed run goes on with its own numbers.
             set_random_state(now)
+            self._saver.restore_buffers()
         return batches
 
     def _is_trained(self, epoch: int) -> bool:
@@ -186,8 +166,9 @@ class TrainingLoop:
                     self._train_epoch(batches or self._state.batches.read(history.epoch))
                     batches = None
                 self._finish_epoch()
-        with span("validation", "final predictions"), self._guard.excusing():
-            problem = self._task.finish(self._guard.check)
+        self._ranks.is_at("the final predictions")
+        with span("validation", "final predictions"), self._buffers.averaged():
+            problem = self._task.finish(self._stopping)
         self._require_sound(problem)
 
     def _train_epoch(self, batches: Iterator[Any]) -> None:
@@ -195,20 +176,27 @@ class TrainingLoop:
         num_steps: int | None = None
         clock = time.perf_counter()
         self._rate.begin()
+        self._figures.begin_epoch()
         while True:
             # Workers get Ctrl-C, too, and may fail before we look.
-            with span("training", "wait for data"), self._guard.excusing(), waiting_for_data:
+            with span("training", "wait for data"), self._stopping.excusing(), waiting_for_data:
                 batch = next(batches, _END)
             if batch is _END:
                 self._rate.end()
                 return
             if num_steps is None:
                 num_steps = self._state.batches.num_batches(history.epoch)
-            place = self._place(num_steps)
-            with span("training", "step"):
+                # Loaders of Torchkiln have compared it; others may not know of each other.
+                self._ranks.require_same(
+                    f"the number of batches of epoch {history.epoch + 1}",
+                    num_steps,
+                    "let every process read equally many",
+                )
+            place = self._at.place(num_steps)
+            with span("training", "step"), self._figures.step():
                 self._schedule_before()
-                outcome = self._task.step(batch, place)
-                self._require_finite(outcome.losses, batch, place)
+                outcome = self._task.step(batch, place, lambda: self._stopping.is_wanted)
+                self._require_finite(outcome, batch, place)
                 if average is not None:
                     average.update()
                 self._schedule_after(len(outcome.update_losses))
@@ -216,13 +204,14 @@ class TrainingLoop:
             seconds -= outcome.overhead_s
             with span("report", "step"):
                 history.take(outcome, seconds)
-                tell_training(outcome.samples, outcome.loss, place.epoch + 1, place.num_epochs)
+                self._figures.take(outcome.own_samples, seconds)
+                tell_training(outcome.own_samples, outcome.loss, place.epoch + 1, place.num_epochs)
                 self._monitor.step(_record(outcome, place, seconds))
-                self._rate.take(outcome.samples)
+                self._rate.take(outcome.own_samples)
                 self._look_at_cores()
             if self._saver is not None and self._saver.is_due_within(history):
                 self._save(self._saver)
-            self._guard.check()
+            self._stopping.check_after_step(outcome.is_stop_wanted)
 
     def _schedule_before(self) -> None:
         schedule = self._state.schedule
@@ -234,21 +223,33 @@ class TrainingLoop:
         if schedule is not None and schedule.after_step(num_updates):
             self._task.use_learning_rate()
 
-    def _require_finite(self, losses: Tensor, batch: Any, place: Place) -> None:
-        if bool(isfinite(losses).all()):
+    def _require_finite(self, outcome: StepOutcome, batch: Any, place: Place) -> None:
+        bad = BadLoss.find(outcome.losses, self._task.folding)
+        if bad is None:
             return
         kept = ""
         if self._saver is not None:
             kept = f"; the last good checkpoint is kept in {self._saver.directory}"
-        raise _Failed(NonFiniteError(f"{self._task.explain(losses, batch, place)}{kept}"))
+        is_own = bad.rank == self._ranks.rank
+        # Only who has the batch can say what is in it.
+        told = self._ranks.gather(self._task.explain(bad, batch, place) if is_own else "")
+        raise _Failed(NonFiniteError(f"{told[bad.rank]}{kept}"))
 
     def _finish_epoch(self) -> None:
         """Validate, tell, let the learning rate decay, save."""
         history, schedule = self._history, self._state.schedule
-        with span("validation", "validation"), self._guard.excusing():
-            validation: Validation = self._task.validate(history.totals, self._guard.check)
-        if self._state.best is not None:
-            self._state.best.offer(validation.error, history.epoch)
+        epoch = history.epoch + 1
+        self._ranks.is_at(f"the end of epoch {epoch}")
+        self._ranks.require_same(
+            f"the weights after epoch {epoch}",
+            digest_of_weights(self._state.module) if self._ranks.size > 1 else "",
+            "continue from the last checkpoint; forward must not change weights itself, and "
+            "gradients must be added up with the same reduction_order everywhere",
+        )
+        with span("validation", "validation"), self._buffers.averaged():
+            validation: Validation = self._task.validate(history.totals, self._stopping)
+            if self._state.best is not None:
+                self._state.best.offer(validation.error, history.epoch)
         record = history.record(self._learning_rate, validation)
         if schedule is not None and schedule.after_epoch(record):
             self._task.use_learning_rate()
@@ -277,7 +278,9 @@ class TrainingLoop:
 
     def _require_sound(self, problem: str | None) -> None:
         """Raise if the last update spoiled the weights: no later loss can show it."""
-        spoiled = find_non_finite(self._state.module.state_dict())
+        # Weights are the same in all processes, buffers are not.
+        found = self._ranks.gather(find_non_finite(self._state.module.state_dict()))
+        spoiled = next((name for name in found if name is not None), None)
         if spoiled is not None:
             problem = f"weight {spoiled!r} holds NaN or infinity: lower {self._words.learning_rate}"
         if problem is not None:
@@ -285,7 +288,7 @@ class TrainingLoop:
 
     def _leave(self) -> str:
         """Save an interrupted run; return what to tell the person."""
-        where = f"interrupted {self._where()}"
+        where = f"interrupted {self._at}"
         if self._saver is None:
             return f"{where}; nothing is saved ({self._words.save})"
         try:
@@ -293,6 +296,8 @@ class TrainingLoop:
         except CheckpointError as error:
             return f"{where}, and not saved: {error}"
         except KeyboardInterrupt:
+            if self._ranks.size > 1:
+                raise  # the others cannot know
             return f"{where} and again while saving; an older checkpoint is kept as it was"
         return f"{where} and saved in {self._saver.directory}; go on with {self._words.go_on_here}"
 

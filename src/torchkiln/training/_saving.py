@@ -24,12 +24,21 @@ from torchkiln.core import CheckpointError, TorchkilnError, span, warn_user
 from torchkiln.training._averaging import WeightAverage
 from torchkiln.training._batches import EpochBatches
 from torchkiln.training._best import BestWeights
+from torchkiln.training._buffers import RankBuffers
 from torchkiln.training._checkpoint_plan import CheckpointPlan, Words
 from torchkiln.training._history import History, below
-from torchkiln.training._identity import describe_changes
+from torchkiln.training._identity import describe_changes, flatten_identity
+from torchkiln.training._rank_states import RankState, from_checkpoint, to_checkpoint
+from torchkiln.training._ranks import Ranks
+from torchkiln.training._restarts import job_name
 from torchkiln.training._schedule import Schedule
+from torchkiln.training._update_size import PARTS, UpdateSize
 
 Upgrade = Callable[[dict[str, Tensor], dict[str, Any]], tuple[dict[str, Tensor], dict[str, Any]]]
+
+
+class OtherUpdateSizeError(CheckpointError):
+    """Updates of the run that is continued have another number of mini-batches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -56,10 +65,18 @@ class RunState:
     averaged: nn.Module | None = None
     best: BestWeights | None = None
 
+    def buffers(self, ranks: Ranks) -> RankBuffers:
+        """Return the buffers of everything that several processes train or judge."""
+        copies = {} if self.average is None else {"average": self.average.module}
+        return RankBuffers(ranks, {"module": self.module, **copies})
+
 
 @final
 class RunSaver:
     """Saves and restores a run; make it before anything is trained.
+
+    With several processes, rank 0 reads and writes, and the others get what it reads: they need not
+    see its disk.
 
     Args:
         plan: Where and how often.
@@ -67,7 +84,9 @@ class RunSaver:
         identity: What a resumed run must share with the one that was saved, in JSON types, nested
             or with dotted names.
         facts: What the application adds: what is needed to use the weights.
+        update: How many mini-batches share an update, and who computes them.
         upgrade: Turns what earlier versions wrote into what this one reads.
+        ranks: The processes that train together; None: there is one.
 
     Raises:
         CheckpointError: There is a checkpoint and resuming was not asked for, or the other way
@@ -81,16 +100,23 @@ class RunSaver:
         *,
         identity: Mapping[str, Any],
         facts: Mapping[str, Any],
+        update: UpdateSize,
         upgrade: Upgrade | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        plan.check()
+        self._ranks = ranks or Ranks()
+        self._ranks.first_does("look for a checkpoint", plan.check)
         self._plan = plan
+        self._update = update
+        self._buffers = state.buffers(self._ranks)
         self._state = state
         self._store = CheckpointStore(plan.directory)
         self._identity = identity
         self._facts = facts
         self._upgrade = upgrade
         self._random: dict[str, Tensor] | None = None
+        self._own_buffers: dict[str, Tensor] = {}
+        self._has_saved = False
 
     @property
     def directory(self) -> Path:
@@ -104,6 +130,11 @@ class RunSaver:
     def resumes(self) -> bool:
         return self._plan.resume
 
+    @property
+    def has_saved(self) -> bool:
+        """Whether there is a checkpoint to go on from: one that was resumed, or a new one."""
+        return self.resumes or self._has_saved
+
     @contextmanager
     def opened(self) -> Iterator[History]:
         """Keep other processes from training the same model; yield what there is of the run.
@@ -111,7 +142,7 @@ class RunSaver:
         Raises:
             CheckpointError: Another process trains it, or see `restore`.
         """
-        with self._store.claim():
+        with self._ranks.first_enters("claim the checkpoint", self._store.claim):
             yield self.restore() if self.resumes else History()
 
     def is_due(self, history: History) -> bool:
@@ -124,16 +155,26 @@ class RunSaver:
         return every is not None and history.sums.steps % every == 0
 
     def save(self, history: History) -> None:
-        """Write a checkpoint of the run between two calls.
+        """Write a checkpoint of the run between two calls; all processes take part.
 
         Raises:
             CheckpointError: It could not be written, or there is NaN in the weights; the last good
                 one is kept.
         """
         with span("checkpoint", "save"):
-            self._save(history)
+            batches = self._state.batches
+            own = RankState(
+                random=random_state(),
+                loader=batches.state_dict(),
+                loader_tensors=batches.tensors(),
+                buffers=self._buffers.own(),
+            )
+            states = self._ranks.gather(own)
+            with self._buffers.averaged([one.buffers for one in states]):
+                self._ranks.first_does("save", lambda: self._write(history, states))
+        self._has_saved = True
 
-    def _save(self, history: History) -> None:
+    def _write(self, history: History, states: list[RankState]) -> None:
         state, average = self._state, self._state.average
         parts: dict[str, Mapping[str, Tensor]] = {"model": state.network.state_dict()}
         if state.averaged is not None:
@@ -145,25 +186,25 @@ class RunSaver:
             self._require_finite(name, tensors)
         parts["optimizer"], optimizer = optimizer_tensors(state.optimizer)
         parts["history"], progress = history.to_checkpoint()
-        loader, parts["loader"] = state.batches.state_dict(), state.batches.tensors()
-        parts["random"] = random_state()
+        of_ranks, rank_facts = to_checkpoint(states)
+        job = job_name()
         facts = {
             "torchkiln": torchkiln.__version__,
             **self._facts,
             **progress,
-            "loader": loader,
+            **rank_facts,
             "optimizer": optimizer,
             "scheduler": None if state.schedule is None else state.schedule.state_dict(),
             "average_updates": None if average is None else average.num_updates,
             **best,
             "threads": torch.get_num_threads(),
             "parameters": sum(param.numel() for param in state.network.parameters()),
+            "update": self._update.to_dict(),
+            **({} if job is None else {"job": job}),
             "identity": self._identity,
         }
-        self._store.save(
-            {f"{part}/{name}": t for part, tensors in parts.items() for name, t in tensors.items()},
-            facts,
-        )
+        own = {f"{part}/{name}": t for part, found in parts.items() for name, t in found.items()}
+        self._store.save({**own, **of_ranks}, facts)
 
     def _require_finite(self, part: str, tensors: Mapping[str, Tensor]) -> None:
         spoiled = find_non_finite(tensors)
@@ -184,11 +225,16 @@ class RunSaver:
             return self._restore()
 
     def _restore(self) -> History:
-        tensors, facts = self._store.load()
+        checkpoint = self._ranks.first_does("read the checkpoint", self._store.load)
+        return self._ranks.all_do("resume", lambda: self._take_over(*checkpoint))
+
+    def _take_over(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> History:
         try:
             if self._upgrade is not None:
                 tensors, facts = self._upgrade(tensors, facts)
             return self._put_back(tensors, facts)
+        except OtherUpdateSizeError:
+            raise
         except TorchkilnError as error:
             if self._plan.doubtful:
                 raise self._other_settings(" and ".join(self._plan.doubtful)) from error
@@ -202,10 +248,10 @@ class RunSaver:
 
     def _put_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> History:
         state = self._state
-        self._require_same(facts["identity"])
+        self._require_same(facts)
         threads = facts.get("threads", torch.get_num_threads())
         if threads != torch.get_num_threads():
-            warn_user(
+            self._warn(
                 f"the checkpoint was made with {threads} threads, now there are "
                 f"{torch.get_num_threads()}: losses may differ in the last digits"
             )
@@ -218,19 +264,43 @@ class RunSaver:
         load_optimizer_tensors(state.optimizer, below("optimizer/", tensors), facts["optimizer"])
         if state.schedule is not None:
             state.schedule.load_state_dict(facts["scheduler"])
-        state.batches.load_state_dict(facts["loader"], below("loader/", tensors))
-        self._random = below("random/", tensors)
+        own = from_checkpoint(tensors, facts, self._ranks.rank, self._ranks.size)
+        state.batches.load_state_dict(own.loader, own.loader_tensors)
+        self._random, self._own_buffers = own.random, own.buffers
         return History.from_checkpoint(below("history/", tensors), facts)
+
+    def restore_buffers(self) -> None:
+        """Give this process its own buffers; after programs are made, which begin with rank 0's."""
+        self._buffers.restore(self._own_buffers)
 
     def restore_random_state(self) -> None:
         """Let random numbers go on; right before training, as making programs may seed torch."""
         if self._random is not None:
             set_random_state(self._random)
 
-    def _require_same(self, saved: Mapping[str, Any]) -> None:
-        changes = describe_changes(saved, self._identity, self.words.change)
+    def _require_same(self, facts: Mapping[str, Any]) -> None:
+        before, now = (flatten_identity(one) for one in (facts["identity"], self._identity))
+        update = UpdateSize.saved(facts, before)
+        for name in PARTS:
+            before.pop(name, None), now.pop(name, None)
+        changes = describe_changes(before, now, self.words.change)
         if changes:
             raise self._other_settings(changes)
+        if update.total != self._update.total:
+            raise OtherUpdateSizeError(
+                f"the checkpoint in {self.directory} has {update}; this run would have "
+                f"{self._update}: {self._update.what_would_work(update.total)}"
+            )
+        if update != self._update:
+            self._warn(
+                f"the checkpoint has {update}; now these are {self._update}: losses may differ in "
+                "the last digits, and random numbers of further processes are new"
+            )
+
+    def _warn(self, text: str) -> None:
+        """Tell the person something that all processes find out."""
+        if self._ranks.is_first:
+            warn_user(text)
 
     def _other_settings(self, changes: str) -> CheckpointError:
         return CheckpointError(

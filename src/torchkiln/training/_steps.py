@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, final
 
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from torchkiln.core import Options, OptionsError, OutputMode
 from torchkiln.runtime import Program, training_model
+from torchkiln.training._folding import Folding
+from torchkiln.training._notes import StepNotes, StepResult
 
 
 class TrainingStep(Protocol):
@@ -22,8 +24,14 @@ class TrainingStep(Protocol):
     def compile(self, batch: Any) -> float | None:
         """Get ready for batches like this one; return the seconds, None if nothing is compiled."""
 
-    def __call__(self, batch: Any) -> Tensor:
-        """Return the loss of each mini-batch, in order."""
+    def __call__(self, batch: Any, counts: Tensor, is_stopping: Callable[[], bool]) -> StepResult:
+        """Train, and return what came of it, on all processes that take part.
+
+        Args:
+            batch: Of this process.
+            counts: Real samples in each of its mini-batches.
+            is_stopping: Whether this process wants to stop.
+        """
 
     def use_learning_rate(self) -> None:
         """Take note of numbers that changed in the optimiser."""
@@ -34,14 +42,27 @@ class TrainingStep(Protocol):
 
 @final
 class ProgramStep:
-    """Whole calls in one program."""
+    """Whole calls in one program.
+
+    Args:
+        module: Its forward takes a batch and returns the loss.
+        options: Of the program; with several processes, of this one.
+        optimizer: Over the parameters of `module`.
+    """
 
     def __init__(
         self, module: nn.Module, options: Options, optimizer: torch.optim.Optimizer
     ) -> None:
         options = options.replace(output_mode=OutputMode.ALL)
+        if options.synchronizes:
+            # The loop looks at the losses of all ranks, and lets all of them stop at the same step.
+            options = options.replace(check_finite=False)
         self._program = training_model(module, options, optimizer)
         self._optimizer = optimizer
+        self._notes: StepNotes | None = None
+        if options.synchronizes:
+            self._notes = StepNotes(Folding.of(options), loss_of)
+            self._program.exchange_notes(self._notes.size, self._notes.write)
 
     @property
     def seconds_aside(self) -> float:
@@ -52,8 +73,13 @@ class ProgramStep:
         self._program.compile(*args, **kwargs)
         return self._program.compilation_time
 
-    def __call__(self, batch: Any) -> Tensor:
-        return loss_of(call(self._program, batch)).reshape(-1).cpu()
+    def __call__(self, batch: Any, counts: Tensor, is_stopping: Callable[[], bool]) -> StepResult:
+        if self._notes is None:
+            losses = loss_of(call(self._program, batch)).reshape(-1).cpu()
+            return StepResult(losses=losses, counts=counts)
+        self._notes.begin(counts, is_stopping)
+        call(self._program, batch)
+        return self._notes.read(self._program.notes)
 
     def use_learning_rate(self) -> None:
         self._program.set_optimizer(self._optimizer)

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-
-def first_not_finite(losses: Tensor) -> int:
-    """Return the number of the first loss that is NaN or infinite."""
-    return int(torch.nonzero(~torch.isfinite(losses)).flatten()[0])
+from torchkiln.training._folding import Folding
+from torchkiln.training._notes import StepResult
+from torchkiln.training._stopping import Stopping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +32,12 @@ class Place:
     num_steps: int
     updates: int
 
-    def describe_loss(self, losses: Tensor) -> str:
+    def describe(self, bad: BadLoss) -> str:
         """Say which of the losses of this step is not finite."""
-        part = first_not_finite(losses)
+        where = f" (rank {bad.rank})" if bad.num_ranks > 1 else ""
         return (
-            f"the loss is {float(losses[part])} {self}, step {self.step + 1} of {self.num_steps}, "
-            f"mini-batch {part + 1} of {len(losses)}"
+            f"the loss is {bad.value} {self}, step {self.step + 1} of {self.num_steps}, "
+            f"mini-batch {bad.number + 1} of {len(bad.losses)}{where}"
         )
 
     def __str__(self) -> str:
@@ -47,14 +46,54 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BadLoss:
+    """The first loss of a call that is NaN or infinite.
+
+    Args:
+        losses: Of each mini-batch of the call, of all processes.
+        number: Which of them it is.
+        rank: The process that has the mini-batch.
+        num_ranks: How many processes there are.
+        own_number: Which of that process' mini-batches it is.
+    """
+
+    losses: Tensor
+    number: int
+    rank: int
+    num_ranks: int
+    own_number: int
+
+    @classmethod
+    def find(cls, losses: Tensor, folding: Folding) -> BadLoss | None:
+        """Return the first of `losses` that is not finite; None: they all are."""
+        if bool(torch.isfinite(losses).all()):
+            return None
+        number = int(torch.nonzero(~torch.isfinite(losses)).flatten()[0])
+        rank, own_number = folding.owner(number)
+        return cls(
+            losses=losses,
+            number=number,
+            rank=rank,
+            num_ranks=folding.ranks,
+            own_number=own_number,
+        )
+
+    @property
+    def value(self) -> float:
+        return float(self.losses[self.number])
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepOutcome:
-    """What came of one call of a training step.
+    """What came of one call of a training step, in all processes that take part.
 
     Args:
         losses: Of each mini-batch; training ends if one of them is not finite.
         update_losses: Mean loss of each weight update of the call.
         loss_sum: Losses times samples.
         samples: Real ones.
+        own_samples: Those that this process trained on.
+        is_stop_wanted: Whether one of several processes wants to stop.
         figures: What else is told and kept about every call, by name.
         totals: What is summed up over the epoch, by name.
         overhead_s: Seconds of the call that were no training.
@@ -64,6 +103,8 @@ class StepOutcome:
     update_losses: list[float]
     loss_sum: float
     samples: int
+    own_samples: int
+    is_stop_wanted: bool = False
     figures: Mapping[str, float] = field(default_factory=dict)
     totals: Mapping[str, Tensor] = field(default_factory=dict)
     overhead_s: float = 0.0
@@ -75,16 +116,17 @@ class StepOutcome:
 
     @classmethod
     def weighted(
-        cls, losses: Tensor, counts: Tensor, per_update: int, overhead_s: float = 0.0
+        cls, result: StepResult, per_update: int, own_samples: int, overhead_s: float = 0.0
     ) -> StepOutcome:
         """Weigh mini-batches by what is real in them.
 
         Args:
-            losses: Of each mini-batch.
-            counts: Its real samples.
-            per_update: Mini-batches of one weight update.
+            result: Of the call.
+            per_update: Mini-batches of one weight update, those of all processes.
+            own_samples: Real ones that this process trained on.
             overhead_s: Seconds of the call that were no training.
         """
+        losses, counts = result.losses, result.counts
         weighted = losses.double() * counts
         by_update = weighted.view(-1, per_update).sum(dim=1)
         counts_by_update = counts.view(-1, per_update).sum(dim=1)
@@ -93,6 +135,8 @@ class StepOutcome:
             update_losses=(by_update / counts_by_update).tolist(),
             loss_sum=float(weighted.sum()),
             samples=int(counts.sum()),
+            own_samples=own_samples,
+            is_stop_wanted=result.is_stop_wanted,
             overhead_s=overhead_s,
         )
 
@@ -120,7 +164,15 @@ class Validation:
 
 
 class Task(Protocol):
-    """What is trained, and what only the application knows about it."""
+    """What is trained, and what only the application knows about it.
+
+    With several processes, each has a task of its own; all their methods are called by all of them,
+    in the same order.
+    """
+
+    @property
+    def folding(self) -> Folding:
+        """The order of the mini-batches of a call."""
 
     def compile(self, batch: Any | None) -> float | None:
         """Get ready for batches like this one (None: there is nothing left to train).
@@ -129,22 +181,31 @@ class Task(Protocol):
             The seconds that took; None if nothing is compiled.
         """
 
-    def step(self, batch: Any, place: Place) -> StepOutcome:
-        """Train on one batch: one weight update, or several."""
+    def step(self, batch: Any, place: Place, is_stopping: Callable[[], bool]) -> StepOutcome:
+        """Train on one batch: one weight update, or several.
+
+        Args:
+            batch: Of this process.
+            place: Where the run is.
+            is_stopping: Whether this process wants to stop, which it tells the others.
+        """
 
     def use_learning_rate(self) -> None:
         """Take note of numbers that changed in the optimiser."""
 
-    def explain(self, losses: Tensor, batch: Any, place: Place) -> str:
-        """Say which loss is not finite, where, and what can be done about it."""
+    def explain(self, bad: BadLoss, batch: Any, place: Place) -> str:
+        """Say which loss is not finite, where, and what can be done about it.
 
-    def validate(self, totals: Mapping[str, Tensor], check: Callable[[], None]) -> Validation:
-        """Judge the present weights between two epochs.
+        Called by the process that has the mini-batch.
+        """
+
+    def validate(self, totals: Mapping[str, Tensor], stopping: Stopping) -> Validation:
+        """Judge the present weights between two epochs; with the same result in all processes.
 
         Args:
             totals: Those of the epoch that is done.
-            check: To be called between batches; raises if the person wants to stop.
+            stopping: Divides the work among the processes; raises if the person wants to stop.
         """
 
-    def finish(self, check: Callable[[], None]) -> str | None:
+    def finish(self, stopping: Stopping) -> str | None:
         """Do what comes after the last epoch; return why the run is a failure all the same."""

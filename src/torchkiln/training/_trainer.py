@@ -24,9 +24,12 @@ from torchkiln.training._batches import make_batches
 from torchkiln.training._checkpoint_plan import CheckpointPlan, Words
 from torchkiln.training._history import History
 from torchkiln.training._identity import identify_optimizer, identify_options, to_kept
-from torchkiln.training._loop import Outcome, TrainingLoop
+from torchkiln.training._loop import TrainingLoop
 from torchkiln.training._machine import describe_machine
 from torchkiln.training._module_task import ModuleTask
+from torchkiln.training._outcome import Outcome
+from torchkiln.training._ranks import Ranks
+from torchkiln.training._restarts import goes_on
 from torchkiln.training._saving import RunSaver, RunState
 from torchkiln.training._schedule import (
     Interval,
@@ -36,6 +39,8 @@ from torchkiln.training._schedule import (
     check_interval,
     check_scheduler,
 )
+from torchkiln.training._shares import refuse_undivided, warn_if_undivided
+from torchkiln.training._update_size import UpdateSize
 
 _FOLDER = "checkpoint"
 
@@ -70,8 +75,13 @@ class Trainer:
             seeds), in JSON types.
         name: Name of the run in the report; default: the name of the module's class.
         counted: What a sample is, in the plural: "molecules", "images".
-        monitors: Objects that are told what happens, besides the terminal.
+        monitors: Objects that are told what happens, besides the terminal; with several processes,
+            those of rank 0.
         progress: "auto" draws bars on a terminal and writes lines to anything else.
+
+    With several processes (`torchrun`), each makes the same trainer, with
+    `options = torchkiln.distributed.start().options(options)` for loaders and trainer; rank 0 tells
+    and writes.
 
     Raises:
         OptionsError: Something does not fit; the message says what.
@@ -113,7 +123,10 @@ class Trainer:
         if isinstance(self.schedule, LRScheduler):
             check_scheduler(self.schedule, self.optimizer, self.schedule_interval)
         self._check_average()
-        self._plan()
+        self._plan(resume=False)
+        Ranks.of(self.options)
+        for name in ("loader", "validation_loader"):
+            refuse_undivided(name, getattr(self, name), self.options)
 
     def _check_average(self) -> None:
         if self.average is None:
@@ -141,10 +154,15 @@ class Trainer:
             LoaderError: The loader cannot be read again in the same order.
             StoreError: The report could not be written.
         """
+        ranks = Ranks.of(self.options)
         if self.directory is not None:  # before the first epoch, not after the last
             where = Path(self.directory)
-            check_room(where, "the run", "choose another directory")
-        state, plan = self._state(), self._plan()
+            ranks.first_does(
+                "look at the directory",
+                lambda: check_room(where, "the run", "choose another directory"),
+            )
+        state = self._state()
+        plan = self._plan(resume=ranks.first_does("look for a checkpoint", self._resumes))
         with contextlib.ExitStack() as stack:
             for loader in (self.loader, self.validation_loader):
                 end = getattr(loader, "terminate", None)
@@ -152,37 +170,56 @@ class Trainer:
                     stack.callback(end)
             saver, history = None, History()
             if plan is not None:
-                saver = self._saver(plan, state)
+                saver = self._saver(plan, state, ranks)
                 history = stack.enter_context(saver.opened())
-            monitor = self._monitor()
+            monitor = self._monitor() if ranks.is_first else MonitorGroup([])
             stack.callback(monitor.close)
-            outcome = self._run(state, saver, history, monitor)
+            outcome = self._run(state, saver, history, monitor, ranks)
             if outcome.note:
                 monitor.message(outcome.note)
             result = self._result(outcome)
             monitor.result(result)
-        if self.directory is not None:
-            publish(result, Path(self.directory))
+        ranks.first_does("write the report", lambda: self._publish(result))
         return result
 
+    def _publish(self, result: RunResult) -> None:
+        if self.directory is not None:
+            publish(result, Path(self.directory))
+
     def _run(
-        self, state: RunState, saver: RunSaver | None, history: History, monitor: RunMonitor
+        self,
+        state: RunState,
+        saver: RunSaver | None,
+        history: History,
+        monitor: RunMonitor,
+        ranks: Ranks,
     ) -> Outcome:
         evaluated = self.module if self.average is None else self.average.module
+        # One process draws the bars of all.
+        shows = self.options.show_progress and ranks.is_first
+        options = self.options.replace(show_progress=shows)
         task = ModuleTask(
-            self.module, self.options, self.optimizer, evaluated, self.validation_loader
+            self.module, options, self.optimizer, evaluated, self.validation_loader, ranks
         )
-        loop = TrainingLoop(task, state, saver, history, monitor, Words(counted=self.counted))
+        words = Words(counted=self.counted)
+        warn_if_undivided(self.loader, ranks)
+        loop = TrainingLoop(task, state, saver, history, monitor, words, ranks)
         return loop.run(self.num_epochs)
 
-    def _plan(self) -> CheckpointPlan | None:
+    def _resumes(self) -> bool:
+        """Whether there is something to continue; asked of rank 0."""
+        if self.directory is None:
+            return False
+        folder = Path(self.directory) / _FOLDER
+        if self.resume == "auto":
+            return CheckpointStore(folder).exists()
+        return self.resume or goes_on(folder)
+
+    def _plan(self, *, resume: bool) -> CheckpointPlan | None:
         if self.directory is None:
             return None
-        root, resume = Path(self.directory), self.resume
-        if resume == "auto":
-            resume = CheckpointStore(root / _FOLDER).exists()
         return CheckpointPlan(
-            root=root,
+            root=Path(self.directory),
             model_name=_FOLDER,
             every_epochs=self.save_every_epochs,
             every_steps=self.save_every_steps,
@@ -205,7 +242,7 @@ class Trainer:
             return TorchSchedule(self.schedule, self.schedule_interval)
         return None if self.schedule is None else RateSchedule(self.optimizer, self.schedule)
 
-    def _saver(self, plan: CheckpointPlan, state: RunState) -> RunSaver:
+    def _saver(self, plan: CheckpointPlan, state: RunState, ranks: Ranks) -> RunSaver:
         weights = self.module.state_dict()
         identity = {
             "module": type(self.module).__name__,
@@ -217,7 +254,14 @@ class Trainer:
             "loader": type(self.loader).__name__,
             "fixed": to_kept("fixed", self.fixed),
         }
-        return RunSaver(plan, state, identity=identity, facts={"name": self._run_name})
+        return RunSaver(
+            plan,
+            state,
+            identity=identity,
+            facts={"name": self._run_name},
+            update=UpdateSize.of(self.options),
+            ranks=ranks,
+        )
 
     @property
     def _run_name(self) -> str:
@@ -248,4 +292,5 @@ class Trainer:
             steps=outcome.history.steps(),
             note=outcome.note,
             counted=self.counted,
+            world=outcome.world,
         )

@@ -9,6 +9,15 @@ from torchkiln.apps.cosmic._judge import Judge
 from torchkiln.apps.cosmic._tagger import make_tagger
 from torchkiln.apps.cosmic._trainer import train
 
+NETWORK = (
+    "network.n_initial_filters=2",
+    "network.network_depth=1",
+    "network.blocks_per_layer=1",
+    "network.blocks_deepest_layer=1",
+    "network.bottleneck_deepest=4",
+    "network.filter_size_deepest=3",
+)
+
 
 def run(settings, device=None, say=lambda text: None):
     device = device or CompiledDevice(settings)

@@ -1,17 +1,9 @@
 """Runs of CosmicTagger that take a second."""
 
 import pytest
+from _tiny_events import NETWORK
 
 from torchkiln.apps.cosmic import read_settings
-
-NETWORK = (
-    "network.n_initial_filters=2",
-    "network.network_depth=1",
-    "network.blocks_per_layer=1",
-    "network.blocks_deepest_layer=1",
-    "network.bottleneck_deepest=4",
-    "network.filter_size_deepest=3",
-)
 
 
 @pytest.fixture

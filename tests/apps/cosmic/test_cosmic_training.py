@@ -7,7 +7,7 @@ from _tiny_events import Stopping, run
 from torchkiln.apps.cosmic import CompiledDevice, PlainDevice
 from torchkiln.apps.cosmic._data import load_held_out_events, load_training_events
 from torchkiln.apps.cosmic._judge import Judge
-from torchkiln.apps.cosmic._saving import load_network
+from torchkiln.apps.cosmic._saving import load_weights
 from torchkiln.apps.cosmic._tagger import TaggerWithLoss, make_tagger
 from torchkiln.apps.cosmic._trainer import train
 from torchkiln.core import CheckpointError, NonFiniteError, OptionsError
@@ -89,7 +89,7 @@ def test_checkpoints_are_neither_overwritten_nor_mixed_up(tiny):
         run(tiny("mode.resume=true", "data.seed=9"))
     other = tiny("network.n_initial_filters=3")
     with pytest.raises(CheckpointError, match="is of a network with"):
-        load_network(other, make_tagger(other))
+        load_weights(other)
     with pytest.raises(CheckpointError, match=r"no checkpoint in .*other"):
         run(tiny("run.id=other", "mode.resume=true"))
 
@@ -110,12 +110,11 @@ def test_held_out_events_are_counted_once_each(tiny):
     settings = tiny()
     device, tagger = PlainDevice(settings), make_tagger(settings)
     held_out = load_held_out_events(settings.data)
-    seen = []
     judge = Judge(tagger, device, held_out, 2)
-    metrics = judge.judge(look=lambda number, *shown: seen.append(number))
-    assert seen == [0, 1, 2]
-    assert metrics == Judge(tagger, device, held_out, 1).judge()
-    assert metrics == Judge(tagger, CompiledDevice(settings), held_out, 3).judge()
+    metrics, shown = judge.judge(num_shown=3)
+    assert [event.number for event in shown] == [0, 1, 2]
+    assert metrics == Judge(tagger, device, held_out, 1).judge().metrics
+    assert metrics == Judge(tagger, CompiledDevice(settings), held_out, 3).judge().metrics
 
 
 @pytest.mark.parametrize("kind", [PlainDevice, CompiledDevice], ids=["CPU", "IPU"])
@@ -138,7 +137,7 @@ def test_background_can_be_asked_to_be_more_likely(tiny):
     device, tagger = PlainDevice(settings), make_tagger(settings)
     images = load_held_out_events(settings.data)
     found = [
-        Judge(tagger, device, images, 3, odds).judge().non_background_accuracy
+        Judge(tagger, device, images, 3, odds).judge().metrics.non_background_accuracy
         for odds in (1e-6, 1.0, 1e6)
     ]
     # Nothing is background any more: what is missing are mistakes between the other two.

@@ -24,7 +24,7 @@ def write_as_before(store):
     tensors["history/counts"] = counts
     sums = facts.pop("sums")
     newer = ("step", "loader", "scheduler", "average_updates", "threads")
-    for name in (*newer, "settings", "parameters"):
+    for name in (*newer, "settings", "parameters", "update"):
         del facts[name]
     epochs = [
         {

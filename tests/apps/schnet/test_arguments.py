@@ -47,6 +47,7 @@ VALUES = {
     "bench.ema_decay": 0.99,
     "bench.seed": 4,
     "bench.backend": "capture",
+    "bench.collective_timeout_s": 30.0,
     "model.num_features": 64,
     "model.num_filters": 32,
     "model.num_interactions": 3,

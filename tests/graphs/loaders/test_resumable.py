@@ -10,6 +10,9 @@ from torchkiln.core import TorchkilnError, WorkerError
 from torchkiln.data import AsyncPrefetcher, LoaderError, LoaderMode, PrefetchError
 from torchkiln.graphs.loaders._resumable import ResumableLoader
 
+# What the state of a loader for one process and one mini-batch a call says about itself.
+IDENTITY = {"seed": 1, "micro_batches_per_update": 1, "updates_per_call": 1}
+
 
 def make(item):
     return torch.tensor(item)
@@ -77,7 +80,7 @@ def test_a_resumed_loader_goes_on_where_the_other_was(loaders, done):
 
 def test_a_resumed_epoch_is_whole_again_the_next_time(loaders):
     it = loaders()
-    it.load_state_dict({"epoch": 2, "done": 3, "identity": {"seed": 1}})
+    it.load_state_dict({"epoch": 2, "done": 3, "identity": IDENTITY})
     assert numbers(it) == [(2, 3)]
     it.set_epoch(2)
     assert numbers(it) == [(2, i) for i in range(4)]
@@ -101,7 +104,7 @@ def test_an_iterator_that_is_never_advanced_does_not_count():
 def test_state_after_an_epoch_is_the_next_one():
     it = loader()
     list(it)
-    assert it.state_dict() == {"epoch": 1, "done": 0, "identity": {"seed": 1}}
+    assert it.state_dict() == {"epoch": 1, "done": 0, "identity": IDENTITY}
 
 
 def test_loading_leaves_the_global_generator_alone(loaders):

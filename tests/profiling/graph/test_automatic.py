@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torchkiln import Options, inference_model, training_model
-from torchkiln.profiling import load_profile
+from torchkiln.profiling import load_profile, profile_program
 from torchkiln.profiling.graph import _automatic, _liveness
 
 
@@ -102,7 +102,7 @@ def test_programs_of_one_name_do_not_write_over_each_other(options):
 
 
 def test_ranks_have_folders_of_their_own(options):
-    program = make(options.replace(num_processes=2, process_id=1))
+    program = make(options.replace(num_processes=2, process_id=1, sync_gradients=False))
     program(*rows())
     program.destroy()
     assert folders(options) == ["training-rank1"]
@@ -130,6 +130,19 @@ def test_calls_from_several_threads_are_measured_one_by_one(options, monkeypatch
     profile = load_profile(options.profile_dir)
     assert profile.times.steps_measured == 30
     assert sum(row.us for row in profile.rows) == pytest.approx(profile.times.executable_us)
+
+
+def test_a_profile_between_two_calls_is_no_time_of_the_loop(options):
+    program, inputs = make(options), rows()
+    for _ in range(2):
+        program(*inputs)
+    profile_program(program, inputs, {}, seconds=0.0)
+    for _ in range(2):
+        program(*inputs)
+    before, *between = [call.between_ns for call in program._watcher._recorder.calls]
+    program.destroy()
+    assert before is None, "nothing lies before the first call"
+    assert [time is None for time in between] == [False, True, False]
 
 
 def test_a_folder_that_cannot_be_written_is_not_announced(options, capfd):
@@ -165,27 +178,48 @@ class Once(models.Chain):
 
     is_recorded = False
 
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
     def forward(self, x, target):
         if self.is_recorded:
-            raise ValueError("only once")
+            raise self.error
         self.is_recorded = True
         return super().forward(x, target)
 
 
-def test_what_cannot_be_recorded_again_is_warned_of_and_runs(options):
-    module = Once()
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("only once"), "ValueError: only once"),
+        (AssertionError(), "AssertionError: "),
+        (KeyError("first"), "KeyError: 'first'"),
+    ],
+)
+def test_what_cannot_be_recorded_again_is_warned_of_and_runs(options, error, told):
+    module = Once(error)
     program = training_model(module, options, torch.optim.SGD(module.parameters(), lr=0.1))
-    with pytest.warns(UserWarning, match=r"there will be no profile .* only once"):
+    with pytest.warns(UserWarning, match=f"there will be no profile .* raised {told}"):
         program(*rows())
     program(*rows())
     program.destroy()
     assert folders(options) == []
 
 
+def test_an_error_of_the_profile_itself_is_not_taken_for_one_of_forward(options, monkeypatch):
+    def fail(*args):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(_automatic, "make_profile", fail)
+    with pytest.raises(ZeroDivisionError):
+        make(options).compile(*rows())
+
+
 def test_a_step_larger_than_the_memory_has_its_report_before_it_runs(options, monkeypatch):
     monkeypatch.setattr(_liveness, "available_bytes", lambda: 1000)
     program, inputs = make(options), rows()
-    with pytest.warns(UserWarning, match=r"needs more memory than is free; .*report\.html"):
+    with pytest.warns(UserWarning, match=r"and only .* are free; .*report\.html tells"):
         program.compile(*inputs)
     profile = load_profile(options.profile_dir)
     assert profile.times is None

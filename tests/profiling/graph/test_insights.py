@@ -132,9 +132,28 @@ def test_memory_is_told_without_times_too():
     assert told.title == "The step does not fit into the memory"
     assert told.remedy == 'Options(recompute="auto")'
     assert told.gain_bytes == MEMORY.recomputable_bytes
-    smaller = dataclasses.replace(MEMORY, recomputable_bytes=0)
-    assert "micro-batches of 8 rows" in kinds(too_large(), memory=smaller)["memory"].remedy
     assert "times" not in kinds(never_run())
+
+
+def test_what_is_told_makes_the_step_fit():
+    """Of a step that needs more than recomputation saves, smaller micro-batches are told."""
+    profile = too_large()
+    limit = MEMORY.total_bytes - 2 * MEMORY.recomputable_bytes
+    liveness = dataclasses.replace(profile.liveness, machine_bytes=limit)
+    told = kinds(dataclasses.replace(profile, liveness=liveness))["memory"]
+    assert told.remedy.startswith("micro-batches of ")
+    assert MEMORY.total_bytes - told.gain_bytes <= limit
+
+
+def test_a_step_that_just_fits_is_told_what_saves_most():
+    profile = too_large()
+    liveness = dataclasses.replace(
+        profile.liveness, machine_bytes=profile.liveness.total_bytes, fits=True
+    )
+    profile = dataclasses.replace(profile, liveness=liveness)
+    assert kinds(profile)["memory"].remedy == 'Options(recompute="auto")'
+    smaller = dataclasses.replace(MEMORY, recomputable_bytes=0)
+    assert "micro-batches of 8 rows" in kinds(profile, memory=smaller)["memory"].remedy
 
 
 def test_the_largest_gain_comes_first():

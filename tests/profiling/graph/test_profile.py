@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+import time
 
 import _profiled_models as models
 import pytest
@@ -140,6 +142,49 @@ def test_what_fails_in_between_leaves_everything_as_it_was(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         program.profile(*inputs)
     torch.testing.assert_close(program.module.state_dict(), before, rtol=0, atol=0)
+
+
+def in_another_thread_meanwhile(monkeypatch, act, program, inputs):
+    """Profile a program while another thread acts, and return the profile."""
+    is_measured = threading.Event()
+    original = CallRecorder.call
+
+    def call(self, *args):
+        if not is_measured.is_set():
+            is_measured.set()
+            time.sleep(0.1)  # for the other thread
+        return original(self, *args)
+
+    def wait_and_act():
+        is_measured.wait(60)
+        act()
+
+    monkeypatch.setattr(CallRecorder, "call", call)
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    profile = quick(program, inputs)
+    thread.join()
+    return profile
+
+
+def test_a_step_in_another_thread_waits_and_is_not_undone(monkeypatch):
+    plain, profiled = make(models.Chain), make(models.Chain)
+    inputs = rows()
+    for program in (plain, profiled):
+        program(*inputs)
+    plain(*inputs)
+    profile = in_another_thread_meanwhile(monkeypatch, lambda: profiled(*inputs), profiled, inputs)
+    assert profile.times.steps_measured == 10, "those of the profile alone"
+    torch.testing.assert_close(
+        profiled.module.state_dict(), plain.module.state_dict(), rtol=0, atol=0
+    )
+
+
+def test_a_program_is_not_destroyed_under_its_profile(monkeypatch):
+    program, inputs = make(models.Chain), rows()
+    profile = in_another_thread_meanwhile(monkeypatch, program.destroy, program, inputs)
+    assert profile.times.steps_measured == 10
+    assert not program.is_compiled
 
 
 def test_a_profile_by_name_and_by_place_is_the_same():
@@ -304,5 +349,5 @@ def test_a_recorded_graph_that_is_no_longer_what_the_module_does_is_refused():
 def test_sums_are_those_of_parameters_that_a_gradient_reaches():
     program = make(Partly, SMALL.replace(gradient_accumulation=2))
     profile = quick(program, rows(32))
-    sums = sum(total.nbytes for total in program.executor._sums)
+    sums = sum(total.nbytes for total in program.executor.sharing.sums)
     assert profile.liveness.always["gradient sums"] == sums

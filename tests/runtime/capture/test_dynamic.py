@@ -324,7 +324,7 @@ def test_the_rewrites_are_static(name):
         torch.testing.assert_close(program(X, BATCH, EDGES), module(X, BATCH, EDGES))
 
 
-@pytest.mark.parametrize("package", ["torchkiln", "poptorch", "poptorch_geometric"])
+@pytest.mark.parametrize("package", ["torchkiln", "popdist", "poptorch", "poptorch_geometric"])
 def test_own_code_is_never_shown_as_the_users(package):
     path = os.path.join(os.path.dirname(importlib.util.find_spec(package).origin), "ops.py")
     frames = {}

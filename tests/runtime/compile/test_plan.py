@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from torchkiln import Options, identity_loss, training_model
 from torchkiln.runtime.compile._plan import (
     Plan,
     PlannedBlock,
@@ -61,3 +62,27 @@ def test_a_call_names_the_nodes_of_all_its_parts():
 )
 def test_dtypes_in_a_few_letters(dtype, letters):
     assert short_dtype(dtype) == letters
+
+
+class Convolved(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Conv1d(3, 4, 3)
+        self.volume = torch.nn.Conv3d(3, 4, 3)
+
+    def forward(self, line, volume):
+        results = self.line(line), self.volume(volume)
+        return identity_loss(sum(result.square().mean() for result in results), reduction="mean")
+
+
+def test_convolutions_of_lines_and_volumes_have_a_plan_too():
+    torch.manual_seed(0)
+    module = Convolved()
+    inputs = torch.randn(2, 3, 9), torch.randn(2, 3, 5, 6, 7)
+    expected = module(*inputs).item()
+    program = training_model(
+        module, Options(show_progress=False), torch.optim.SGD(module.parameters(), lr=0.1)
+    )
+    assert program(*inputs).item() == pytest.approx(expected, rel=1e-5)
+    kernels = [c.kernel for c in program.view(*inputs).entries["step"].timeline.plan.calls]
+    assert any("convolution" in kernel for kernel in kernels)

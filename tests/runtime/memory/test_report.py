@@ -124,6 +124,25 @@ def test_a_report_leaves_the_program_as_it_was():
     assert before.keys() == module.state_dict().keys()
 
 
+def test_a_compiled_step_is_judged_by_its_own_plan_and_another_one_anew(monkeypatch):
+    from torchkiln.runtime import _inspection
+
+    program = training_model(Chain(2), Options(show_progress=False))
+    first = program.memory_report(torch.randn(ROWS, WIDTH))
+    program.compile(torch.randn(ROWS, WIDTH))
+    planned = []
+    plan_entries = _inspection.plan_entries
+    monkeypatch.setattr(
+        _inspection, "plan_entries", lambda *args: planned.append(args) or plan_entries(*args)
+    )
+    again = program.memory_report(torch.randn(ROWS, WIDTH))
+    assert not planned
+    assert again.total_bytes == program.view(torch.randn(ROWS, WIDTH)).memory.total_bytes
+    assert again.total_bytes == pytest.approx(first.total_bytes, rel=0.01)
+    assert program.memory_report(torch.randn(2 * ROWS, WIDTH)).total_bytes > again.total_bytes
+    assert len(planned) == 1
+
+
 def test_a_report_prints_its_parts():
     text = str(report(Chain(), torch.randn(ROWS, WIDTH)))
     assert "MB at the peak, in backward" in text

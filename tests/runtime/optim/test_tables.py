@@ -8,7 +8,7 @@ from torchkiln.runtime import LAMB
 from torchkiln.runtime.call._binding import bind
 from torchkiln.runtime.optim._arrangement import arrange
 from torchkiln.runtime.optim._hyper import read_hyper
-from torchkiln.runtime.optim._tables import HyperTables, empty_tables
+from torchkiln.runtime.optim._tables import HyperTables, empty_tables, share_of_micro_batch
 
 OPTIMIZERS = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.1),
@@ -67,3 +67,17 @@ def test_updates_ahead_count_their_steps():
     apart = [tables.upcoming(read_hyper(made), [4 + ahead], 1)[0] for ahead in range(3)]
     for one, other in zip(together, apart, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+def test_a_share_gives_the_bits_of_a_division_by_the_count(dtype):
+    layer = nn.Linear(3, 2)
+    made = torch.optim.SGD(layer.parameters(), lr=0.1)
+    tables = HyperTables(arrange(made, bind(layer)))
+    grad = torch.randn(50, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    for count in [*range(1, 400), 999, 2**20 - 1, 16_777_215]:
+        ((*_, scalars),) = tables.upcoming(read_hyper(made), [0], 1, count)
+        assert scalars.dtype == torch.float32
+        share = share_of_micro_batch(scalars, dtype)
+        assert torch.equal(grad * share, grad * (1.0 / count)), count
+        assert (grad * share).dtype == dtype

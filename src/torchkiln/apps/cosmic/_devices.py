@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, Sampler
 from torchkiln.apps.cosmic._settings import ComputeMode, OptimizerKind, Settings
 from torchkiln.core import Backend, Options, OptionsError, OutputMode
 from torchkiln.data import DataLoader
+from torchkiln.distributed import current
 from torchkiln.runtime import Program, inference_model, training_model
 from torchkiln.runtime.execute._precision import warn_if_slow
 
@@ -51,7 +52,10 @@ class Device(Protocol):
     def make_loader(
         self, dataset: Dataset[Any], batch_size: int, sampler: Sampler[int], *, training: bool
     ) -> Batches:
-        """Return a loader of mini-batches, for training of all those that share an update."""
+        """Return a loader of mini-batches, for training of all those that share an update.
+
+        The sampler knows which events are this process'.
+        """
 
     def make_training(
         self, module: nn.Module, optimizer: torch.optim.Optimizer
@@ -162,12 +166,16 @@ class CompiledDevice:
     def __init__(self, settings: Settings) -> None:
         run = settings.run
         options = Options()
+        world = current()
+        if world is not None:
+            options = world.options(options)
         self._options = options.replace(
             gradient_accumulation=settings.mode.optimizer.gradient_accumulation,
             output_mode=OutputMode.ALL,
             backend=options.backend if run.backend is None else Backend(run.backend),
             recompute=run.recompute,
             cache_dir=run.executable_dir,
+            collective_timeout_s=run.collective_timeout_s,
         )
         self._num_workers = settings.data.num_workers
         # The precision itself is part of the network's forward.
@@ -184,7 +192,12 @@ class CompiledDevice:
     ) -> Batches:
         options = self._options if training else self._inference_options
         return DataLoader(
-            options, dataset, batch_size, sampler=sampler, num_workers=self._num_workers
+            options,
+            dataset,
+            batch_size,
+            sampler=sampler,
+            num_workers=self._num_workers,
+            auto_distributed_partitioning=False,
         )
 
     def make_training(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingStep:

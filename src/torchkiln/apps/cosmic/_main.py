@@ -11,6 +11,7 @@ from torchkiln.training import ExitCode
 from torchkiln.training._exit_codes import run_command
 
 if TYPE_CHECKING:
+    from torchkiln.apps._launch import Attempt
     from torchkiln.apps.cosmic._devices import MakeDevice
 
 
@@ -37,17 +38,33 @@ def main(
 def _run(args: Sequence[str] | None, prog: str, make_ipu: MakeDevice | None) -> int:
     from torchkiln.apps._command_line import speaking
     from torchkiln.apps._invocation import invocation
+    from torchkiln.apps._launch import Attempt, launch_command
+
+    words = sys.argv[1:] if args is None else args
+    attempt = Attempt.at(lambda: _read(words, prog))
+    run = (attempt.value or Settings()).run
+    with speaking(quiet=run.quiet, log_level=run.log_level):
+        return _run_mode(attempt, make_ipu, launch_command(invocation(prog, args)))
+
+
+def _read(words: Sequence[str], prog: str) -> Settings:
     from torchkiln.apps.cosmic._arguments import read_settings
+    from torchkiln.apps.cosmic._resumed_arguments import FOLDER
+    from torchkiln.training._restarts import goes_on
 
-    settings = read_settings(sys.argv[1:] if args is None else args, prog)
-    with speaking(quiet=settings.run.quiet, log_level=settings.run.log_level):
-        return _run_mode(settings, make_ipu, invocation(prog, args))
+    settings = read_settings(words, prog)
+    # torchrun repeats the command after a failure; the run has a checkpoint by then.
+    is_training = settings.mode.name is ModeKind.train and settings.mode.checkpoint_epochs
+    if is_training and goes_on(settings.run.directory / FOLDER):
+        settings = read_settings([*words, "mode.resume=true"], prog)
+    return settings
 
 
-def _run_mode(settings: Settings, make_ipu: MakeDevice | None, command: str) -> int:
+def _run_mode(attempt: Attempt[Settings], make_ipu: MakeDevice | None, command: str) -> int:
     from torchkiln.apps._command_line import fix_threads
+    from torchkiln.apps._launch import join, spoken_for
 
-    fix_threads(settings.run.threads)
+    fix_threads((attempt.value or Settings()).run.threads)
     from torchkiln.apps.cosmic import _experiment
     from torchkiln.apps.cosmic._devices import CompiledDevice
     from torchkiln.training._interrupt import Interrupted
@@ -57,12 +74,18 @@ def _run_mode(settings: Settings, make_ipu: MakeDevice | None, command: str) -> 
         ModeKind.iotest: _experiment.measure_loading,
         ModeKind.fit: _experiment.foretell_memory,
     }
-    try:
-        if settings.mode.name is ModeKind.train:
-            _experiment.run_training(settings, make_ipu or CompiledDevice, command)
-            return ExitCode.OK
-        outcome = modes[settings.mode.name](settings, make_ipu or CompiledDevice)
-    except Interrupted:
-        return ExitCode.INTERRUPTED
+    ranks = join()
+    with spoken_for(ranks):
+        # Those of rank 0 count: it may be the only one that sees the checkpoint.
+        settings = ranks.first_does("read the settings", attempt.get)
+        ranks = ranks.waiting(settings.run.collective_timeout_s)
+        try:
+            if settings.mode.name is ModeKind.train:
+                _experiment.run_training(settings, make_ipu or CompiledDevice, command, ranks)
+                return ExitCode.OK
+            outcome = modes[settings.mode.name](settings, make_ipu or CompiledDevice, ranks)
+        except Interrupted:
+            ranks.leave()
+            return ExitCode.INTERRUPTED
     does_not_fit = settings.mode.name is ModeKind.fit and not outcome
     return ExitCode.FAILED if does_not_fit else ExitCode.OK

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchkiln.models import SegmentationMetrics
 from torchkiln.report import EpochRecord
+from torchkiln.report._record import WorldRecord
 from torchkiln.training._history import History
 
 TRAIN, HELD_OUT = "train", "held_out"
@@ -66,14 +67,18 @@ class TrainingRecord:
         losses: Of each update since the beginning.
         accuracies: Non-background accuracy of each, likewise.
         epochs: Those that are done.
+        world: What each of several processes did; None if there is one.
     """
 
     losses: list[float]
     accuracies: list[float]
     epochs: list[EpochMetrics]
+    world: WorldRecord | None = None
 
     @classmethod
-    def of(cls, history: History, updates_per_epoch: int) -> TrainingRecord:
+    def of(
+        cls, history: History, updates_per_epoch: int, world: WorldRecord | None = None
+    ) -> TrainingRecord:
         """Read it out of the history of a run."""
         losses = history.losses
         epochs = []
@@ -81,7 +86,7 @@ class TrainingRecord:
             start = record.epoch * updates_per_epoch
             own = losses[start : start + updates_per_epoch]
             epochs.append(EpochMetrics.of(record, sum(own) / len(own)))
-        return cls(losses, history.series.get(ACCURACY, []), epochs)
+        return cls(losses, history.series.get(ACCURACY, []), epochs, world)
 
 
 def to_figures(metrics: SegmentationMetrics, which: str) -> Iterator[tuple[str, float]]:

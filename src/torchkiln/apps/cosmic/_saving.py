@@ -10,7 +10,7 @@ import shlex
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchkiln.apps.cosmic._record import ACCURACY, HELD_OUT, MEAN_IOU, TRAIN
 from torchkiln.apps.cosmic._resumed_arguments import FOLDER
@@ -19,7 +19,9 @@ from torchkiln.checkpoints import Checkpoint, CheckpointStore
 from torchkiln.core import CheckpointError
 from torchkiln.training._checkpoint_plan import CheckpointPlan, Words
 from torchkiln.training._history import below
+from torchkiln.training._ranks import Ranks
 from torchkiln.training._saving import RunSaver, RunState
+from torchkiln.training._update_size import UpdateSize
 
 # How a step is computed, and where files are, may change on the way.
 _FREE_TO_CHANGE = (
@@ -30,6 +32,7 @@ _FREE_TO_CHANGE = (
     "backend",
     "recompute",
     "cache_dir",
+    "collective_timeout_s",
 )
 
 
@@ -63,14 +66,18 @@ def checkpoint_plan(settings: Settings, command: str = "python cosmic_tagger.py"
     )
 
 
-def make_saver(settings: Settings, state: RunState, plan: CheckpointPlan) -> RunSaver:
+def make_saver(
+    settings: Settings, state: RunState, plan: CheckpointPlan, ranks: Ranks | None = None
+) -> RunSaver:
     """Return who saves a run as `plan` says.
 
     Raises:
         CheckpointError: There is a checkpoint and resuming was not asked for, or the other way
             round.
     """
-    images = settings.run.minibatch_size * settings.mode.optimizer.gradient_accumulation
+    ranks = ranks or Ranks()
+    accumulation = settings.mode.optimizer.gradient_accumulation
+    images = settings.run.minibatch_size * accumulation
 
     def upgrade(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Checkpoint:
         return upgrade_checkpoint(tensors, facts, images)
@@ -80,12 +87,14 @@ def make_saver(settings: Settings, state: RunState, plan: CheckpointPlan) -> Run
         state,
         identity=_identity(settings),
         facts={"network": settings.network, "settings": settings_by_name(settings)},
+        update=UpdateSize(processes=ranks.size, accumulation=accumulation),
         upgrade=upgrade,
+        ranks=ranks,
     )
 
 
-def load_network(settings: Settings, network: nn.Module) -> None:
-    """Give a network the weights of the checkpoint of a run.
+def load_weights(settings: Settings) -> dict[str, Tensor]:
+    """Return the weights that the checkpoint of a run has for its network.
 
     Raises:
         CheckpointError: There is none, or it is that of another network.
@@ -97,7 +106,7 @@ def load_network(settings: Settings, network: nn.Module) -> None:
             f"the checkpoint in {directory} is of a network with {facts['network']}, but "
             f"asked for is one with {settings.network}; give the same network settings"
         )
-    network.load_state_dict(below("model/", tensors))
+    return below("model/", tensors)
 
 
 def upgrade_checkpoint(

@@ -123,6 +123,8 @@ class RunSettings:
         quiet: Tell less: no progress and no messages, only results, warnings and errors.
         log_level: Which log messages of Torchkiln and torch to show: those of this level and above;
             error hides warnings, too.
+        collective_timeout_s: Seconds that one of several processes waits for the others before it
+            gives up.
     """
 
     id: str = "cosmic"
@@ -138,11 +140,16 @@ class RunSettings:
     cache_dir: Path | None = None
     quiet: bool = False
     log_level: LogLevel = "warning"
+    collective_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
         _require_least("run.minibatch_size", self.minibatch_size, 1)
         _require_least("run.epochs", self.epochs, 1)
         _require_least("run.seed", self.seed, 0)
+        if not (math.isfinite(self.collective_timeout_s) and self.collective_timeout_s > 0):
+            raise OptionsError(
+                f"run.collective_timeout_s must be above 0, got {self.collective_timeout_s}"
+            )
         if not self.id or Path(self.id).name != self.id:
             raise OptionsError(f"run.id must be the name of a folder, got {self.id!r}")
 

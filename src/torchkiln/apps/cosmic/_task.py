@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
+import torch
 from torch import Tensor
 
 from torchkiln.apps.cosmic._data import ShuffledOrder
@@ -13,7 +14,10 @@ from torchkiln.apps.cosmic._judge import Judge
 from torchkiln.apps.cosmic._record import ACCURACY, HELD_OUT, MEAN_IOU, TRAIN, to_figures
 from torchkiln.models import SegmentationMetrics
 from torchkiln.training._batches import Position
-from torchkiln.training._task import Place, StepOutcome, Validation
+from torchkiln.training._folding import Folding
+from torchkiln.training._ranks import Ranks
+from torchkiln.training._stopping import Stopping
+from torchkiln.training._task import BadLoss, Place, StepOutcome, Validation
 
 
 @final
@@ -55,6 +59,14 @@ class EventBatches:
         self._position = Position(int(state["epoch"]), int(state["done"]))
 
 
+class _Told(NamedTuple):
+    """What a process tells the others after each update."""
+
+    wants_to_stop: bool
+    counts: Tensor
+    losses: Tensor
+
+
 @final
 class EventTask:
     """Trains on events, and judges by held-out ones.
@@ -62,20 +74,26 @@ class EventTask:
     Args:
         step: Trains on the batches of one weight update.
         judge: Judges by held-out events.
-        images_per_update: Events of an update.
+        minibatch_size: Events in a mini-batch.
+        accumulation: Mini-batches of this process in an update.
         say: Tells the person.
+        ranks: The processes that train together.
     """
 
     def __init__(
         self,
         step: TrainingStep,
         judge: Judge,
-        images_per_update: int,
+        minibatch_size: int,
+        accumulation: int,
         say: Callable[[str], None],
+        ranks: Ranks,
     ) -> None:
         self._step = step
         self._judge = judge
-        self._images_per_update = images_per_update
+        self._ranks = ranks
+        self.folding = Folding(1, accumulation, ranks.size, 1)
+        self._own_images = minibatch_size * accumulation
         self._say = say
 
     def compile(self, batch: Any | None) -> float | None:
@@ -84,15 +102,20 @@ class EventTask:
             self._say(f"compiled in {seconds:.1f} s")
         return seconds
 
-    def step(self, batch: Any, place: Place) -> StepOutcome:
-        counts, losses = self._step(*batch)
+    def step(self, batch: Any, place: Place, is_stopping: Callable[[], bool]) -> StepOutcome:
+        own_counts, own_losses = self._step(*batch)
+        told = self._ranks.gather(_Told(is_stopping(), own_counts, own_losses))
+        counts = torch.stack([one.counts for one in told]).sum(dim=0)
+        losses = self.folding.join(torch.stack([one.losses for one in told])[None])
         metrics = SegmentationMetrics.from_counts(counts)
-        loss = float(losses.mean())
+        loss, images = float(losses.mean()), self._own_images * self._ranks.size
         return StepOutcome(
             losses=losses,
             update_losses=[loss],
-            loss_sum=loss * self._images_per_update,
-            samples=self._images_per_update,
+            loss_sum=loss * images,
+            samples=images,
+            own_samples=self._own_images,
+            is_stop_wanted=any(one.wants_to_stop for one in told),
             figures={
                 ACCURACY: metrics.non_background_accuracy,
                 MEAN_IOU: metrics.mean_iou,
@@ -103,17 +126,18 @@ class EventTask:
     def use_learning_rate(self) -> None:
         self._step.use_learning_rate()
 
-    def explain(self, losses: Tensor, batch: Any, place: Place) -> str:
+    def explain(self, bad: BadLoss, batch: Any, place: Place) -> str:
+        where = f" (rank {bad.rank} has the first that is bad)" if bad.num_ranks > 1 else ""
         return (
-            f"the loss is {losses.tolist()} in update {place.updates + 1:,}: lower "
+            f"the loss is {bad.losses.tolist()} in update {place.updates + 1:,}{where}: lower "
             "mode.optimizer.learning_rate"
         )
 
-    def validate(self, totals: Mapping[str, Tensor], check: Callable[[], None]) -> Validation:
+    def validate(self, totals: Mapping[str, Tensor], stopping: Stopping) -> Validation:
         train = SegmentationMetrics.from_counts(totals["counts"])
-        held_out = self._judge.judge(check=check)
+        held_out = self._judge.judge(stopping=stopping).metrics
         figures = dict([*to_figures(train, TRAIN), *to_figures(held_out, HELD_OUT)])
         return Validation(figures=figures)
 
-    def finish(self, check: Callable[[], None]) -> str | None:
+    def finish(self, stopping: Stopping) -> str | None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from torchkiln.apps.cosmic._data import ShuffledOrder
+from torchkiln.apps.cosmic._data import Share, ShuffledOrder
 from torchkiln.apps.cosmic._devices import Device
 from torchkiln.apps.cosmic._judge import Judge
 from torchkiln.apps.cosmic._progress import EventMonitor
@@ -15,9 +15,11 @@ from torchkiln.apps.cosmic._settings import Settings
 from torchkiln.apps.cosmic._tagger import Tagger, TaggerWithLoss
 from torchkiln.apps.cosmic._task import EventBatches, EventTask
 from torchkiln.datasets.cosmic import CosmicImages
+from torchkiln.report import QuietMonitor, RunMonitor
 from torchkiln.training._history import History
 from torchkiln.training._interrupt import Interrupted
 from torchkiln.training._loop import TrainingLoop
+from torchkiln.training._ranks import Ranks
 from torchkiln.training._saving import RunState
 from torchkiln.training._schedule import RateSchedule, warmup_cosine
 
@@ -30,10 +32,12 @@ def train(
     judge: Judge,
     say: Callable[[str], None],
     command: str = "python cosmic_tagger.py",
+    ranks: Ranks | None = None,
 ) -> TrainingRecord:
     """Train `tagger` until the epochs are done, or the person stops it.
 
-    The first Ctrl-C (or SIGTERM) ends the run after the present update, and saves it.
+    The first Ctrl-C (or SIGTERM) ends the run after the present update, and saves it. Several
+    processes call it alike, each with a device of its own; rank 0 saves.
 
     Raises:
         Interrupted: The person stopped it.
@@ -41,9 +45,11 @@ def train(
         CheckpointError: There is a checkpoint but resuming was not asked for, or the other way
             round; or it was made with other settings; or the last one could not be written.
     """
+    ranks = ranks or Ranks()
     optimizer, size = settings.mode.optimizer, settings.run.minibatch_size
-    images_per_update = size * optimizer.gradient_accumulation
-    order = ShuffledOrder(len(images), images_per_update, settings.run.seed)
+    share = Share(size, ranks.rank, ranks.size)
+    images_per_update = share.round * optimizer.gradient_accumulation
+    order = ShuffledOrder(len(images), images_per_update, settings.run.seed, share)
     num_updates = settings.run.epochs * order.num_batches
     module = TaggerWithLoss(tagger, optimizer.loss_balance_scheme).train()
     rule = device.make_optimizer(optimizer.name, module.parameters(), optimizer.learning_rate)
@@ -61,16 +67,18 @@ def train(
     with contextlib.ExitStack() as stack:
         saver, history = None, History()
         if settings.mode.checkpoint_epochs:
-            saver = make_saver(settings, state, checkpoint_plan(settings, command))
+            saver = make_saver(settings, state, checkpoint_plan(settings, command), ranks)
             history = stack.enter_context(saver.opened())
-        monitor = EventMonitor(say)
+        monitor: RunMonitor = EventMonitor(say) if ranks.is_first else QuietMonitor()
         stack.callback(monitor.close)
-        task = EventTask(device.make_training(module, rule), judge, images_per_update, say)
-        loop = TrainingLoop(task, state, saver, history, monitor, words_of(settings, command))
+        step = device.make_training(module, rule)
+        task = EventTask(step, judge, size, optimizer.gradient_accumulation, say, ranks)
+        words = words_of(settings, command)
+        loop = TrainingLoop(task, state, saver, history, monitor, words, ranks)
         outcome = loop.run(settings.run.epochs)
     if outcome.error is not None:
-        raise outcome.error
+        raise ranks.common(outcome.error)
     if outcome.status == "interrupted":
         say(outcome.note)
         raise Interrupted
-    return TrainingRecord.of(outcome.history, order.num_batches)
+    return TrainingRecord.of(outcome.history, order.num_batches, outcome.world)

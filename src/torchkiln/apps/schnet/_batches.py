@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -101,6 +101,15 @@ class LoaderTiming:
     @property
     def batches_per_s(self) -> float:
         return self.batches / self.seconds if self.seconds else 0.0
+
+    @classmethod
+    def of_all(cls, by_rank: Sequence[LoaderTiming]) -> LoaderTiming:
+        """Return what several processes read in an epoch, in the time of the slowest."""
+        return cls(
+            sum(one.batches for one in by_rank),
+            sum(one.molecules for one in by_rank),
+            max(one.seconds for one in by_rank),
+        )
 
     def to_record(self) -> dict[str, float]:
         """Return all figures, the rates included, in JSON types."""

@@ -16,7 +16,14 @@ from torchkiln.core import Options, OptionsError, check_yaml, read_text
 from torchkiln.core._near_miss import did_you_mean
 
 OPTIONS_KEY = "dataset_factory.options"
-_ENUM_OPTIONS = ("input_grouping", "output_mode", "reduction", "backend", "precision")
+_ENUM_OPTIONS = (
+    "input_grouping",
+    "output_mode",
+    "reduction",
+    "reduction_order",
+    "backend",
+    "precision",
+)
 
 
 @functools.cache

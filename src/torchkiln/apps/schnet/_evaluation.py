@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -22,7 +21,9 @@ from torchkiln.models import MoleculeRegression
 from torchkiln.report import ValidationResult
 from torchkiln.runtime import Program, inference_model
 from torchkiln.training._batches import peek
-from torchkiln.training._evaluation import evaluating
+from torchkiln.training._evaluation import evaluating, in_turn
+from torchkiln.training._ranks import Ranks
+from torchkiln.training._stopping import Check, Stopping
 
 
 class _Prepared(NamedTuple):
@@ -32,6 +33,14 @@ class _Prepared(NamedTuple):
     spec: BatchSpec
     program: Program
     baked: BakedRegression | None
+
+
+class _Predicted(NamedTuple):
+    """What one batch gave: which molecules, their predictions, their losses in all."""
+
+    indices: Tensor
+    predictions: Tensor
+    loss_sum: float
 
 
 class Evaluation(NamedTuple):
@@ -67,52 +76,72 @@ class Evaluator:
         self._prepared: list[_Prepared] = []
         self._references: dict[bytes, NDArray[np.float64]] = {}
 
-    def compile(self, loader: FixedSizeLoader) -> float:
-        """Get ready for the batches of `loader`; return the seconds that took."""
+    def compile(self, loader: FixedSizeLoader, ranks: Ranks) -> float:
+        """Get ready for the batches of `loader`; return the seconds that took.
+
+        Args:
+            loader: Of any split.
+            ranks: The processes that train together.
+        """
         start = time.perf_counter()
         program = self._prepare(loader).program
         if not program.is_compiled and not self._eager:
             loader.set_epoch(0)
-            batch, _ = peek(iter(loader))
-            with evaluating(self._module):
-                program.compile(**arguments_of(batch))
+            batch, _ = peek(iter(loader))  # by all processes at once: they compare their loaders
+            ranks.each_host_once("compile the validation", lambda: self._compile(program, batch))
         return time.perf_counter() - start
+
+    def _compile(self, program: Program, batch: Any) -> None:
+        with evaluating(self._module):
+            program.compile(**arguments_of(batch))
 
     def finish(self) -> None:
         """Take note that nothing else will be predicted."""
         for prepared in self._prepared:
             prepared.program.finish_profile()
 
-    def evaluate(
-        self, loader: FixedSizeLoader, *, check: Callable[[], None] | None = None
-    ) -> Evaluation:
-        """Predict every molecule of `loader`.
+    def evaluate(self, loader: FixedSizeLoader, stopping: Stopping | None = None) -> Evaluation:
+        """Predict every molecule of `loader`; of several processes, each predicts its share.
 
         Args:
             loader: Of any split.
-            check: Called after each batch; may raise to stop.
+            stopping: Divides the work; None: there is one process, which nobody stops.
         """
         prepared = self._prepare(loader)
         if prepared.baked is not None:
             prepared.baked.refresh()
-        num_parts = loader.options.combined_factor
-        indices, predictions = [], []
-        loss_sum, num_molecules = 0.0, 0
         loader.set_epoch(0)
+        stopping = stopping or Stopping(Ranks())
         with evaluating(self._module):
-            for batch in loader:
-                prediction, *_, losses = prepared.program(**arguments_of(batch))
-                prediction, losses = prediction.cpu(), losses.cpu()
-                mask: Tensor = batch.graph_mask
-                indices.append(batch.index.reshape(-1)[mask])
-                predictions.append(prediction.reshape(-1)[mask].double())
-                counts = count_real(batch, num_parts)
-                loss_sum += float((losses.reshape(-1).double() * counts).sum())
-                num_molecules += int(counts.sum())
-                if check is not None:
-                    check()
-        loss = loss_sum / max(num_molecules, 1)
-        return Evaluation(self._compare(torch.cat(indices), torch.cat(predictions)), loss)
+            parts = stopping.share(
+                "the predictions", lambda check: self._predict(prepared, loader, check)
+            )
+        batches = in_turn(parts)
+        num_molecules = sum(len(batch.indices) for batch in batches)
+        loss = sum(batch.loss_sum for batch in batches) / max(num_molecules, 1)
+        indices = torch.cat([batch.indices for batch in batches])
+        predictions = torch.cat([batch.predictions for batch in batches])
+        return Evaluation(self._compare(indices, predictions), loss)
+
+    def _predict(
+        self, prepared: _Prepared, loader: FixedSizeLoader, check: Check
+    ) -> list[_Predicted]:
+        num_parts = loader.options.combined_factor
+        found = []
+        for batch in loader:
+            prediction, *_, losses = prepared.program(**arguments_of(batch))
+            prediction, losses = prediction.cpu(), losses.cpu()
+            mask: Tensor = batch.graph_mask
+            counts = count_real(batch, num_parts)
+            found.append(
+                _Predicted(
+                    batch.index.reshape(-1)[mask],
+                    prediction.reshape(-1)[mask].double(),
+                    float((losses.reshape(-1).double() * counts).sum()),
+                )
+            )
+            check()
+        return found
 
     def _prepare(self, loader: FixedSizeLoader) -> _Prepared:
         # Without a seed: making this program must not disturb the training's random numbers.

@@ -7,29 +7,22 @@ import datetime
 import json
 import re
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from torchkiln.apps.schnet._advice import make_advice
 from torchkiln.apps.schnet._batches import LoaderTiming, time_dataloader
-from torchkiln.apps.schnet._job import TrainingJob, make_checkpoint_plan
+from torchkiln.apps.schnet._building import load_dataset, make_job
+from torchkiln.apps.schnet._job import make_checkpoint_plan
 from torchkiln.apps.schnet._loaders import batch_spec, make_loader
-from torchkiln.apps.schnet._optimizer import make_adam
 from torchkiln.apps.schnet._program_options import training_options
 from torchkiln.apps.schnet._report_folder import report_folder
 from torchkiln.apps.schnet._resumed_settings import doubtful_flags, keep_target_form, read_saved
 from torchkiln.apps.schnet._settings import Settings
 from torchkiln.apps.schnet._startup import StartupClock
-from torchkiln.apps.schnet._target_form import asked_form, choose_readout
 from torchkiln.apps.schnet._trainer import train
-from torchkiln.core import Options, OptionsError, span
-from torchkiln.core._progress import is_quiet, is_watched, say
+from torchkiln.core import Options, span
+from torchkiln.core._progress import is_quiet, say
 from torchkiln.core._room import check_room
-from torchkiln.datasets import MoleculeSet, load_qm9
-from torchkiln.datasets.molecules._targets import UnknownTarget
-from torchkiln.graphs import BatchSpec, FixedSizeLoader
-from torchkiln.models import MoleculeRegression, SchNet
+from torchkiln.datasets import MoleculeSet
 from torchkiln.report import (
     MonitorGroup,
     QuietMonitor,
@@ -42,63 +35,82 @@ from torchkiln.report import (
 )
 from torchkiln.report._rows import status_text
 from torchkiln.training._checkpoint_plan import CheckpointPlan
-from torchkiln.training._evaluation import inference_options
-from torchkiln.training._machine import describe_machine
+from torchkiln.training._ranks import Ranks
 
 
 def run_experiment(
-    settings: Settings, clock: StartupClock | None = None, command: str = "python bench.py"
+    settings: Settings,
+    clock: StartupClock | None = None,
+    command: str = "python bench.py",
+    ranks: Ranks | None = None,
 ) -> RunResult:
     """Train as `settings` say, write the report, and print the closing table.
+
+    Several processes call it alike; rank 0 writes and prints.
 
     Args:
         settings: What to do.
         clock: Running since the command was given. `machine["startup_seconds"]` of the result is
             what it shows at the first step.
         command: How the program is called, for hints that can be pasted.
+        ranks: The processes that train together; None: there is one.
 
     Raises:
         TorchkilnError: Something that was asked for cannot be done; nothing was trained then. A
             training that fails or is interrupted returns a result that says so.
     """
-    clock = clock or StartupClock()
-    checkpoint = checkpoint_plan(settings, command)
-    if checkpoint is not None:
-        checkpoint.check()  # before minutes of preparation, not after
-    _check_folders(settings)
-    with report_folder(settings, run_name(settings)) as directory:
+    clock, ranks = clock or StartupClock(), ranks or Ranks()
+    # Before minutes of preparation, not after.
+    checkpoint = ranks.first_does("look at the folders", lambda: _check_folders(settings, command))
+    folder = ranks.first_enters(
+        "claim the folder of the report", lambda: report_folder(settings, run_name(settings))
+    )
+    with folder as directory:
         # A run that is continued finds its report by the name that is kept in the checkpoint.
         named = dataclasses.replace(settings, run_name=directory.name)
-        return _train_and_report(named, checkpoint, directory, clock)
+        return _train_and_report(named, checkpoint, directory, clock, ranks)
 
 
 def _train_and_report(
-    settings: Settings, checkpoint: CheckpointPlan | None, directory: Path, clock: StartupClock
+    settings: Settings,
+    checkpoint: CheckpointPlan | None,
+    directory: Path,
+    clock: StartupClock,
+    ranks: Ranks,
 ) -> RunResult:
-    saved = read_saved(settings) if settings.resume else None
-    built = settings if saved is None else keep_target_form(settings, saved)
+    built = ranks.first_does("read what was saved", lambda: _with_saved_form(settings))
     with span("data", "load dataset"):
-        dataset = load_dataset(built)
+        dataset = ranks.each_host_once("load the molecules", lambda: load_dataset(built))
     clock.lap("dataset")
-    options = training_options(settings)
+    options = ranks.all_do("set options", lambda: ranks.options(training_options(settings)))
     say(f"{dataset.name}: {_count(dataset)}")
     _mention_unused_labels(dataset)
-    job = make_job(built, dataset, options, checkpoint, clock)
+    if ranks.size > 1:
+        say(_describe_replicas(options))
+    job = ranks.all_do(
+        "make model and loaders", lambda: make_job(built, dataset, options, checkpoint, clock)
+    )
     job = dataclasses.replace(job, settings=settings.to_dict())
     if settings.verbose:
         say(f"{job.train_loader}\n{job.train_loader.plan}\n{options}")
     say(f"report in {directory}, executables in {options.cache_dir}")
-    monitor = make_monitor(
-        directory,
-        unit=dataset.unit,
-        counted="molecules",
-        progress="none" if is_quiet() else "auto",
-        use_wandb=settings.bench.use_wandb,
-        use_tensorboard=settings.bench.use_tensorboard,
-        project=settings.project,
-        run_name=directory.name,
-        settings=settings.to_dict(),
-    )
+
+    def make_own_monitor() -> MonitorGroup:
+        if not ranks.is_first:
+            return MonitorGroup([])
+        return make_monitor(
+            directory,
+            unit=dataset.unit,
+            counted="molecules",
+            progress="none" if is_quiet() else "auto",
+            use_wandb=settings.bench.use_wandb,
+            use_tensorboard=settings.bench.use_tensorboard,
+            project=settings.project,
+            run_name=directory.name,
+            settings=settings.to_dict(),
+        )
+
+    monitor = ranks.all_do("begin to watch", make_own_monitor)
     startup = _StartupMonitor(clock, is_shown=settings.verbose)
     try:
         result = train(job, MonitorGroup([startup, *monitor.monitors]))
@@ -115,29 +127,52 @@ def _train_and_report(
         monitor.result(result)
     finally:
         monitor.close()
+    ranks.first_does("write the report", lambda: _publish(settings, result, directory))
+    return result
+
+
+def _publish(settings: Settings, result: RunResult, directory: Path) -> None:
     page = publish(result, directory, show=print_record if settings.json else print_summary)
     if result.is_beaten:
         say(f"this model is {status_text(result).removeprefix('finished, but ')}. {result.advice}")
     say(f"report: {page}")
-    return result
 
 
-def measure_loading(settings: Settings) -> list[LoaderTiming]:
+def _with_saved_form(settings: Settings) -> Settings:
+    """Return the settings; of a run that is continued, with the form that its target has."""
+    saved = read_saved(settings) if settings.resume else None
+    return settings if saved is None else keep_target_form(settings, saved)
+
+
+def _describe_replicas(options: Options) -> str:
+    processes, replicas = options.num_processes, options.replication_factor
+    return (
+        f"{processes} processes with {replicas} replica{'s' * (replicas > 1)} each: "
+        f"{processes * replicas} replicas, {options.total_micro_batches_per_update} mini-batches "
+        "in an update"
+    )
+
+
+def measure_loading(settings: Settings, ranks: Ranks | None = None) -> list[LoaderTiming]:
     """Make the batches of all epochs without training on them; print how fast that goes."""
-    dataset = load_dataset(settings)
+    ranks = ranks or Ranks()
+    dataset = ranks.each_host_once("load the molecules", lambda: load_dataset(settings))
     wanted = settings.dataset_factory
     loader = make_loader(
         dataset,
         "train",
         batch_spec(dataset, wanted),
-        options=training_options(settings),
+        options=ranks.options(training_options(settings)),
         settings=wanted,
         shuffle=True,
         seed=settings.bench.seed,
         num_workers=settings.loader_workers,
     )
     say(f"{loader}, {settings.loader_workers} workers")
-    timings = time_dataloader(loader, num_epochs=settings.bench.num_epochs)
+    by_rank = ranks.gather(time_dataloader(loader, num_epochs=settings.bench.num_epochs))
+    timings = [LoaderTiming.of_all(epoch) for epoch in zip(*by_rank, strict=True)]
+    if not ranks.is_first:
+        return timings
     if settings.json:
         print(json.dumps([timing.to_record() for timing in timings]))  # noqa: T201
         return timings
@@ -147,109 +182,6 @@ def measure_loading(settings: Settings) -> list[LoaderTiming]:
             f"{timing.batches_per_s:>8,.1f} batches/s  {timing.seconds:.2f} s"
         )
     return timings
-
-
-def load_dataset(settings: Settings) -> MoleculeSet:
-    """Return the molecules with their graphs, splits and transformed target."""
-    wanted, form = settings.dataset_factory, asked_form(settings)
-    common: dict[str, Any] = {
-        "root": wanted.root,
-        "target": settings.target,
-        "k": wanted.k,
-        "cutoff_angstrom": wanted.cutoff,
-        "splits": wanted.splits if isinstance(wanted.splits, str) else tuple(wanted.splits),
-        "seed": wanted.seed,
-        "references": form.references,
-        "per_atom": form.per_atom,
-        "standardize": wanted.use_standardized_energy,
-        "unit": wanted.unit,
-        "limit": settings.limit,
-        "progress": is_watched(),
-    }
-    if settings.bench.factory == "water":
-        from torchkiln.datasets.water import load_water
-
-        return load_water(settings.bench.water_dataset, **common)
-    try:
-        return load_qm9(**common)
-    except UnknownTarget as error:
-        if wanted.target is not None or not error.known:
-            raise
-        # Nobody typed U0: it is what QM9 would be trained on.
-        names = ", ".join(error.known)
-        raise OptionsError(
-            f"say with --target what to learn of {wanted.root}; it has {names}"
-        ) from None
-
-
-def make_job(
-    settings: Settings,
-    dataset: MoleculeSet,
-    options: Options,
-    checkpoint: CheckpointPlan | None = None,
-    clock: StartupClock | None = None,
-) -> TrainingJob:
-    """Build everything that the trainer needs; the same seed gives the same weights."""
-    clock = clock or StartupClock()
-    bench, wanted = settings.bench, settings.dataset_factory
-    spec = batch_spec(dataset, wanted)
-    clock.lap("plan")
-    arguments = model_arguments(settings, dataset)
-    torch.manual_seed(bench.seed)
-    regression = MoleculeRegression(SchNet(**arguments), loss=bench.loss)
-    if options.device is not None:
-        regression.to(options.device)
-    optimizer = make_adam(regression.parameters(), bench.learning_rate)
-    clock.lap("model")
-    train_loader = make_loader(
-        dataset,
-        "train",
-        spec,
-        options=options,
-        settings=wanted,
-        shuffle=True,
-        seed=bench.seed,
-        num_workers=settings.loader_workers,
-    )
-    job = TrainingJob(
-        regression=regression,
-        optimizer=optimizer,
-        dataset=dataset,
-        train_loader=train_loader,
-        validation_loader=_evaluation_loader(settings, dataset, "validation", spec, options),
-        test_loader=_evaluation_loader(settings, dataset, "test", spec, options),
-        options=options,
-        num_epochs=bench.num_epochs,
-        eager=bench.is_plain_eager,
-        scheduler=_scheduler(settings, optimizer),
-        ema_decay=bench.ema_decay,
-        synthetic_data=bench.synthetic_data,
-        profile_dir=bench.profile_dir,
-        checkpoint=checkpoint,
-        model_arguments=arguments,
-        fixed={"loss": bench.loss, "seed": bench.seed, "use_packing": wanted.use_packing},
-        settings=settings.to_dict(),
-        model_description={"name": "SchNet", **arguments, "loss": bench.loss},
-        machine=describe_machine(),
-    )
-    clock.lap("plan")
-    return job
-
-
-def model_arguments(settings: Settings, dataset: MoleculeSet) -> dict[str, Any]:
-    """Return the keyword arguments of `SchNet`, in JSON types."""
-    model = settings.model
-    # Plain eager PyTorch is what others run: it evaluates the filter network for every pair.
-    auto = "exact" if settings.bench.is_plain_eager else "auto"
-    return {
-        "hidden_channels": model.num_features,
-        "num_filters": model.num_filters or model.num_features,
-        "num_interactions": model.num_interactions,
-        "num_gaussians": model.num_gaussians,
-        "cutoff": settings.dataset_factory.cutoff,
-        "readout": choose_readout(settings, dataset),
-        "filter": auto if model.filter == "auto" else model.filter,
-    }
 
 
 def checkpoint_plan(settings: Settings, command: str = "python bench.py") -> CheckpointPlan | None:
@@ -312,8 +244,11 @@ class _StartupMonitor(QuietMonitor):
                 say(str(self._clock))
 
 
-def _check_folders(settings: Settings) -> None:
-    """Raise if a folder of results cannot be written: after hours of training is too late."""
+def _check_folders(settings: Settings, command: str) -> CheckpointPlan | None:
+    """Return where to save; raise if that or another folder of results cannot be written."""
+    checkpoint = checkpoint_plan(settings, command)
+    if checkpoint is not None:
+        checkpoint.check()
     wanted = [(settings.output_dir, "the report", "--output_dir")]
     if settings.bench.profile_dir is not None:
         wanted.append((settings.bench.profile_dir, "the profile", "--profile_dir"))
@@ -321,32 +256,7 @@ def _check_folders(settings: Settings) -> None:
         wanted.append((settings.checkpoint_dir, "the checkpoint", "--checkpoint_dir"))
     for folder, what, flag in wanted:
         check_room(folder, what, f"choose another {flag}")
-
-
-def _evaluation_loader(
-    settings: Settings, dataset: MoleculeSet, split: str, spec: BatchSpec, options: Options
-) -> FixedSizeLoader | None:
-    if not settings.validation:
-        return None
-    if not len(dataset.splits[split]):
-        say(f"the {split} split is empty, so there is nothing to evaluate on it")
-        return None
-    return make_loader(
-        dataset,
-        split,
-        spec,
-        options=inference_options(options),
-        settings=settings.dataset_factory,
-    )
-
-
-def _scheduler(
-    settings: Settings, optimizer: torch.optim.Optimizer
-) -> torch.optim.lr_scheduler.LRScheduler | None:
-    decay = settings.bench.learning_rate_decay
-    if decay == 1.0:
-        return None
-    return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=decay)
+    return checkpoint
 
 
 def _mention_unused_labels(dataset: MoleculeSet) -> None:

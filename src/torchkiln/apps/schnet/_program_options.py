@@ -9,7 +9,13 @@ from torchkiln.apps.schnet._settings import BenchSettings, Settings
 from torchkiln.core import Backend, Options, OptionsError, Precision, default_cache_dir
 
 # Fields of Options that flags of `bench` set, too.
-_FLAGS = ("device_iterations", "gradient_accumulation", "replication_factor", "backend")
+_FLAGS = (
+    "device_iterations",
+    "gradient_accumulation",
+    "replication_factor",
+    "backend",
+    "collective_timeout_s",
+)
 
 
 def training_options(settings: Settings) -> Options:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchkiln.apps._device import check_device
 from torchkiln.apps.schnet._settings import Settings
+from torchkiln.core import OptionsError
 from torchkiln.core._extras import require_package
 
 
@@ -45,3 +46,21 @@ def check_device_of(settings: Settings) -> None:
     options = settings.dataset_factory.options
     if options is not None and options.device is not None:
         check_device(options.device, "dataset_factory.options.device")
+
+
+def check_several(num_processes: int, *, is_eager: bool) -> None:
+    """Refuse what only a process alone can do, if there are several.
+
+    Args:
+        num_processes: That were started together.
+        is_eager: Whether training is in plain eager PyTorch.
+
+    Raises:
+        OptionsError: The message says how to do without.
+    """
+    if is_eager and num_processes > 1:
+        raise OptionsError(
+            f"plain eager PyTorch (--replication_factor -1) trains in one process, and "
+            f"{num_processes} were started; give a positive --replication_factor, the replicas of "
+            "each process, or start it without torchrun"
+        )

@@ -35,6 +35,7 @@ _OF_THE_COMMAND = {
 _FREE = {
     *_OF_THE_COMMAND,
     *("bench.num_epochs", "bench.backend", "bench.num_workers", "num_workers", "threads"),
+    "bench.collective_timeout_s",
     *("bench.use_wandb", "bench.use_tensorboard", "project", "run_name", "output_dir"),
     *("validation", "checkpoint_epochs", _UNIT),
 }
@@ -44,7 +45,8 @@ _SHOWN_LATER = {
     *("dataset_factory.root", "dataset_factory.splits", OPTIONS_KEY),
     *("dataset_factory.references", "dataset_factory.per_atom", _USE_QM9_ENERGY),
     *("dataset_factory.max_num_atoms", "model.num_filters", "model.readout", "model.filter"),
-    *("bench.replication_factor", "bench.half_precision", "limit"),
+    *("bench.replication_factor", "bench.gradient_accumulation"),  # others make the same updates
+    *("bench.half_precision", "limit"),
 }
 
 

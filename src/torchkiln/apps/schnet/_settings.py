@@ -116,9 +116,9 @@ class BenchSettings:
 
     Args:
         synthetic_data: Train on one batch that stays in memory: throughput without any loading.
-        replication_factor: Data-parallel copies, folded into the accumulation loop in one process.
-            A negative number trains the same model operator by operator, without compiling, for
-            comparison.
+        replication_factor: Data-parallel copies of each process, folded into its accumulation loop;
+            under torchrun there are so many in each of several processes. A negative number trains
+            the same model operator by operator, without compiling, for comparison.
         device_iterations: Weight updates per call of the compiled program.
         gradient_accumulation: Mini-batches that share one weight update.
         learning_rate: The learning rate of the Adam optimiser.
@@ -139,6 +139,8 @@ class BenchSettings:
         seed: Decides the initial weights and the order of the molecules.
         backend: How the step runs: inductor (native code), capture (recorded graph, nothing
             generated) or eager; null: inductor, or TORCHKILN_BACKEND.
+        collective_timeout_s: Seconds that one of several processes waits for the others before it
+            gives up.
     """
 
     synthetic_data: bool = False
@@ -159,6 +161,7 @@ class BenchSettings:
     ema_decay: float | None = None
     seed: int = 0
     backend: Literal["inductor", "capture", "eager"] | None = None
+    collective_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
         if self.replication_factor == 0:
@@ -172,6 +175,7 @@ class BenchSettings:
         _require_least("bench.num_workers", self.num_workers, 0)
         _require_seed("bench.seed", self.seed)
         _require_positive("bench.learning_rate", self.learning_rate)
+        _require_positive("bench.collective_timeout_s", self.collective_timeout_s)
         _require_positive("bench.learning_rate_decay", self.learning_rate_decay)
         if self.ema_decay is not None and not 0.0 <= self.ema_decay < 1.0:
             raise OptionsError(

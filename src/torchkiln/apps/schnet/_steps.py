@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torchkiln.core import Options, Precision, Reduction
 from torchkiln.ops._needs import natives_of_module
 from torchkiln.runtime.compile._helpers import prepare_helpers
+from torchkiln.training._notes import StepResult
 
 _DTYPES = {
     Precision.FLOAT32: torch.float32,
@@ -43,7 +45,9 @@ class EagerStep:
         is_new = prepare_helpers(names, show_progress=self._show_progress)
         return time.perf_counter() - start if is_new else None
 
-    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
+    def __call__(
+        self, batch: dict[str, Tensor], counts: Tensor, is_stopping: Callable[[], bool]
+    ) -> StepResult:
         device = next(self._regression.parameters()).device
         parts = {name: t.to(device).chunk(self._num_parts) for name, t in batch.items()}
         losses = []
@@ -56,7 +60,7 @@ class EagerStep:
             losses.append(loss.detach())
             if (number + 1) % self._per_update == 0:
                 self._optimizer.step()
-        return torch.stack(losses).cpu()
+        return StepResult(losses=torch.stack(losses).cpu(), counts=counts)
 
     def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
         if self._dtype is None:

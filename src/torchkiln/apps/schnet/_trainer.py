@@ -16,6 +16,7 @@ from torchkiln.apps.schnet._identity import (
     without_labels,
 )
 from torchkiln.apps.schnet._job import WORDS, TrainingJob
+from torchkiln.apps.schnet._requirements import check_several
 from torchkiln.apps.schnet._task import MoleculeTask
 from torchkiln.apps.schnet._worst import worst_predictions
 from torchkiln.checkpoints import Checkpoint
@@ -24,9 +25,12 @@ from torchkiln.training._averaging import WeightAverage
 from torchkiln.training._batches import EpochBatches, ResumableBatches
 from torchkiln.training._best import BestWeights
 from torchkiln.training._history import History
-from torchkiln.training._loop import Outcome, TrainingLoop
+from torchkiln.training._loop import TrainingLoop
+from torchkiln.training._outcome import Outcome
+from torchkiln.training._ranks import Ranks
 from torchkiln.training._saving import RunSaver, RunState
 from torchkiln.training._schedule import TorchSchedule
+from torchkiln.training._update_size import UpdateSize
 
 
 def train(job: TrainingJob, monitor: RunMonitor | None = None) -> RunResult:
@@ -36,30 +40,38 @@ def train(job: TrainingJob, monitor: RunMonitor | None = None) -> RunResult:
     checkpoint, and the result says "interrupted". A second one, or one while programs are compiled,
     is a `KeyboardInterrupt`. A loss that is NaN or infinite gives a result that says "failed" with
     the molecules of that batch. The monitor is told, but neither given the result nor closed.
+    Several processes call it alike; each gets the same result, and rank 0 saves.
 
     Raises:
         CheckpointError: There is a checkpoint but resuming was not asked for, or the other way
             round; or it was made with other settings.
     """
     monitor = monitor or QuietMonitor()
+    ranks = Ranks.of(job.options)
+    check_several(ranks.size, is_eager=job.eager)
     with contextlib.ExitStack() as stack:
         for loader in (job.train_loader, job.validation_loader, job.test_loader):
             if loader is not None:
                 stack.callback(loader.terminate)
-        packing = dict(job.train_loader.plan.efficiency)
+        packing = _mean_shares(ranks.gather(dict(job.train_loader.plan.efficiency)))
         state = make_state(job)
         saver, history = None, History()
         if job.checkpoint is not None:
-            saver = make_saver(job, state)
+            saver = make_saver(job, state, ranks)
             history = stack.enter_context(saver.opened())
         evaluated = job.regression if state.average is None else state.average.module
-        task = MoleculeTask(job, evaluated, state.best, monitor.message)
+        task = MoleculeTask(job, evaluated, state.best, monitor.message, ranks)
         words = WORDS if saver is None else saver.words
-        loop = TrainingLoop(task, state, saver, history, monitor, words)
+        loop = TrainingLoop(task, state, saver, history, monitor, words, ranks)
         outcome = loop.run(job.num_epochs)
         if outcome.note:
             monitor.message(outcome.note)
         return _result(job, task, state, outcome, packing)
+
+
+def _mean_shares(by_rank: list[dict[str, float]]) -> dict[str, float]:
+    """Return the share of slots in use of all processes, which have equally many."""
+    return {axis: sum(one[axis] for one in by_rank) / len(by_rank) for axis in by_rank[0]}
 
 
 def make_state(job: TrainingJob) -> RunState:
@@ -86,7 +98,7 @@ def make_state(job: TrainingJob) -> RunState:
     )
 
 
-def make_saver(job: TrainingJob, state: RunState) -> RunSaver:
+def make_saver(job: TrainingJob, state: RunState, ranks: Ranks | None = None) -> RunSaver:
     """Return who saves the job; make it before the job is touched.
 
     Raises:
@@ -110,7 +122,15 @@ def make_saver(job: TrainingJob, state: RunState) -> RunSaver:
         before = overlook_rounding(facts["identity"], identity)
         return Checkpoint(tensors, {**facts, "identity": before})
 
-    return RunSaver(plan, state, identity=identity, facts=facts, upgrade=upgrade)
+    return RunSaver(
+        plan,
+        state,
+        identity=identity,
+        facts=facts,
+        update=UpdateSize.of(job.options),
+        upgrade=upgrade,
+        ranks=ranks,
+    )
 
 
 def upgrade_checkpoint(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Checkpoint:
@@ -163,6 +183,7 @@ def _result(
         note=outcome.note,
         counted="molecules",
         worst=_worst(job, task),
+        world=outcome.world,
     )
 
 

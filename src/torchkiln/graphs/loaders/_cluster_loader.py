@@ -104,6 +104,7 @@ class FixedSizeClusterLoader(ResumableLoader):
             plan,
             _MergeClusters(self._clusters, finish, seed),
             identity=plan.identity(self._clusters.data, self._clusters.assignment, self._spec),
+            options=plan.options,
             num_workers=num_workers,
             mode=mode,
             async_options=async_options,

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, final, overload
 
 import numpy as np
 
-from torchkiln.core import BatchTooLarge
+from torchkiln.core import BatchTooLarge, Options
+from torchkiln.graphs.loaders._dealing import Dealing
 from torchkiln.graphs.store._axes import Counts
 from torchkiln.packing import PackPlan
 from torchkiln.packing._oversize import warn_skipped
@@ -106,9 +107,8 @@ class EpochPlanner:
         seed: Shuffles; None keeps the order of the dataset.
         oversize: See `Oversize`.
         algorithm: Of `torchkiln.packing.pack`.
-        rank: This process.
-        world: How many there are.
-        num_packs: Packs in a combined batch; the number of packs is a multiple of it.
+        options: Of the program that consumes the batches: how many packs a combined batch has, and
+            which of them are this process's.
 
     Raises:
         BatchTooLarge: A graph does not fit, and `oversize` is ERROR.
@@ -124,9 +124,7 @@ class EpochPlanner:
         seed: int | None,
         oversize: Oversize,
         algorithm: str,
-        rank: int,
-        world: int,
-        num_packs: int,
+        options: Options,
     ) -> None:
         self._digest = _digest(sizes)
         self._table = SizeTable.read(sizes)
@@ -136,8 +134,8 @@ class EpochPlanner:
         self._seed = seed
         self._oversize = oversize
         self._algorithm = algorithm
-        self._rank, self._world = rank, world
-        self._num_packs = num_packs
+        self._options = options
+        self._num_packs = options.combined_factor
         # What does not fit is said now, and once: not when training begins, nor in every epoch.
         whole = self.whole_plan(0)
         warn_skipped(whole, self._table)
@@ -173,10 +171,16 @@ class EpochPlanner:
         return plan_padded(self._table, self._slots, batch_size=self._batch_size, **order)
 
     def _share_of(self, whole: PackPlan) -> PackPlan:
-        return whole.for_rank(self._rank, self._world, multiple_of=self._num_packs)
+        options = self._options
+        return whole.for_rank(
+            options.process_id,
+            options.num_processes,
+            multiple_of=self._num_packs,
+            replicas=Dealing(options).inputs if options.synchronizes else 1,
+        )
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order of graphs depends on, in plain types."""
+        """Return what the packs of all processes depend on, in plain types."""
         return {
             "sizes": self._digest,
             "slots": dict(self._slots),
@@ -185,8 +189,6 @@ class EpochPlanner:
             "seed": self._seed,
             "oversize": self._oversize.value,
             "algorithm": self._algorithm,
-            "num_processes": self._world,
-            "packs_per_batch": self._num_packs,
         }
 
 

@@ -36,6 +36,9 @@ class FixedSizeLoader:
     number of processes), whatever the workers; torch's global generator is not touched.
     `state_dict` counts the batches that you were given, so a run resumes in the middle of an epoch.
 
+    Processes that add up their gradients see, in each update, the mini-batches that one process
+    with all replicas would see. They compare their data and position when an epoch begins.
+
     Args:
         dataset: A `GraphStore`, or anything that `GraphStore.from_dataset` takes.
         spec: Sizes of a mini-batch. "auto" chooses those that waste least for `num_nodes` or
@@ -115,9 +118,7 @@ class FixedSizeLoader:
             seed=seed if shuffle else None,
             oversize=to_choice(Oversize, oversize, "oversize"),
             algorithm=algorithm,
-            rank=self._options.process_id,
-            world=self._options.num_processes,
-            num_packs=factor,
+            options=self._options,
         )
         self._collator = Collator(
             self._store,
@@ -153,6 +154,7 @@ class FixedSizeLoader:
         self._bookmark = Bookmark(
             {**self._planner.identity(), "trim_seed": seed if trim else None},
             self._planner.num_batches,
+            self._options,
         )
 
     @property
@@ -202,14 +204,19 @@ class FixedSizeLoader:
         self._bookmark.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is, in plain JSON types; the same in every process."""
+        """Return where the loader is, in plain JSON types; the same in every process.
+
+        Another number of processes can go on from there, if an update has as many mini-batches in
+        all.
+        """
         return self._bookmark.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iterator begin with the batch that followed when `state` was taken.
 
         Raises:
-            LoaderError: It was taken from a loader with other data, sizes, seed or processes.
+            LoaderError: It was taken from a loader with other data, sizes or seed, or an update had
+                another number of mini-batches over all processes.
         """
         self._bookmark.load_state_dict(state)
 

@@ -163,6 +163,7 @@ class FixedSizeNeighborLoader(ResumableLoader):
                 "num_neighbors": repr(num_neighbors),
                 **sampling,
             },
+            options=plan.options,
             num_workers=num_workers,
             mode=mode,
             async_options=async_options,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
+from torchkiln.core import Options
 from torchkiln.core._beacon import with_waits
 from torchkiln.data import LoaderError
+from torchkiln.data._agreement import require_same_pass
 from torchkiln.graphs._spec import to_count
+from torchkiln.graphs.loaders._dealing import Dealing
 
 
 class Position(NamedTuple):
@@ -21,14 +24,25 @@ class Position(NamedTuple):
 class Bookmark:
     """Keeps the position of a loader that its user sees.
 
+    It is the same in all processes of a run, and counts whole calls of all of them. So it also
+    means something to another number of processes, if an update has as many mini-batches there.
+
     Args:
         identity: Facts that the order of batches depends on, in plain JSON types; a state is only
             taken up by a loader that agrees on them.
         num_batches: Gives the number of batches of an epoch.
+        options: Of the program that consumes the batches.
     """
 
-    def __init__(self, identity: Mapping[str, Any], num_batches: Callable[[int], int]) -> None:
-        self._identity = dict(identity)
+    def __init__(
+        self,
+        identity: Mapping[str, Any],
+        num_batches: Callable[[int], int],
+        options: Options | None = None,
+    ) -> None:
+        self._options = options or Options()
+        self._dealing = Dealing(self._options)
+        self._identity = {**identity, **self._dealing.identity()}
         self._num_batches = num_batches
         self._next = Position(0, 0)
         self._reached = Position(0, 0)  # what the program has been given so far
@@ -51,7 +65,9 @@ class Bookmark:
     # A generator on purpose: an iterator that is never advanced must not count as an epoch.
     def follow(self, read: Callable[[Position], Iterator[Any]]) -> Iterator[Any]:
         """Yield what `read` gives from the next position on, and count it."""
-        start = self._reached = self._next
+        start = self._next
+        self._agree(start)
+        self._reached = start
         self._next = Position(start.epoch + 1, 0)
         self._running = start.epoch
         try:
@@ -62,6 +78,18 @@ class Bookmark:
         finally:
             if self._running == start.epoch:
                 self._running = None
+
+    def _agree(self, start: Position) -> None:
+        """Compare notes with the other processes of the run, if there are any."""
+        if not self._options.synchronizes:
+            return
+        facts = {
+            "number of batches": self._num_batches(start.epoch),
+            "epoch": start.epoch,
+            "batches done": start.done,
+            **self._identity,
+        }
+        require_same_pass(self._options, facts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in plain JSON types; the same in every process.
@@ -95,7 +123,7 @@ class Bookmark:
         if not isinstance(state, Mapping) or not isinstance(state.get("identity"), Mapping):
             found = sorted(state) if isinstance(state, Mapping) else state
             raise LoaderError(f"{found!r} is no state of a loader; pass what state_dict() returned")
-        mine, other = self._identity, state["identity"]
+        mine, other = map(self._dealing.rest_of, (self._identity, state["identity"]))
         for name in sorted(mine.keys() | other.keys()):
             if mine.get(name) != other.get(name):
                 raise LoaderError(
@@ -103,4 +131,5 @@ class Bookmark:
                     f"{mine.get(name)!r}: its batches are others; make the loader with the same "
                     "data and arguments"
                 )
+        self._dealing.require_same_updates(state["identity"])
         return Position(*(to_count(name, state.get(name), least=0) for name in Position._fields))

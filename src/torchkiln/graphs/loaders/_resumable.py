@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchkiln.core import to_choice
+from torchkiln.core import Options, to_choice
 from torchkiln.data import AsyncPrefetcher, LoaderError, LoaderMode
 from torchkiln.graphs._spec import to_count
 from torchkiln.graphs.loaders._pass_reader import Make, PassReader, Plan
@@ -21,6 +21,7 @@ class ResumableLoader:
         plan: See `PassReader`.
         make: See `PassReader`.
         identity: See `Bookmark`.
+        options: See `Bookmark`.
         num_workers: torch's worker processes; they persist from epoch to epoch.
         mode: `sync`, or `async` to load ahead in a child process.
         async_options: Arguments of `AsyncPrefetcher`.
@@ -32,6 +33,7 @@ class ResumableLoader:
         make: Make,
         *,
         identity: Mapping[str, Any],
+        options: Options | None = None,
         num_workers: int = 0,
         mode: LoaderMode | str = LoaderMode.SYNC,
         async_options: Mapping[str, Any] | None = None,
@@ -50,7 +52,7 @@ class ResumableLoader:
             mode=self._mode,
             async_options=async_options,
         )
-        self._bookmark = Bookmark(identity, self._reader.num_items)
+        self._bookmark = Bookmark(identity, self._reader.num_items, options)
 
     @property
     def mode(self) -> LoaderMode:
@@ -75,7 +77,8 @@ class ResumableLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is, in plain JSON types; the same in every process.
 
-        What counts is the batches that were handed out, not those that workers made ahead.
+        What counts is the batches that were handed out, not those that workers made ahead. Another
+        number of processes can go on from there, if an update has as many mini-batches in all.
         """
         return self._bookmark.state_dict()
 

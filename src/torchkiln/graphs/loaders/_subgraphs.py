@@ -19,6 +19,7 @@ from torchkiln.graphs._errors import GraphError
 from torchkiln.graphs._levels import FoundLevels, count, find_level, is_hetero, stores_of
 from torchkiln.graphs._spec import BatchSpec, PadValues
 from torchkiln.graphs.batches._pad import pad_batch
+from torchkiln.graphs.loaders._dealing import Dealing
 
 Indices = NDArray[np.int64]
 Sizes = tuple[dict[Any, int], dict[Any, int]]  # nodes and edges by type
@@ -41,8 +42,9 @@ class GroupPlan:
     """Divides elements into mini-batches, and these among processes: `plan(epoch)`.
 
     Every element comes once in an epoch, over all processes. What is missing to full combined
-    batches, as many in each process, is made up by mini-batches of filler only. The order is a
-    function of `(seed, epoch, process, number of processes)`.
+    batches, as many in each process, is made up by mini-batches of filler only. The order of all
+    mini-batches is a function of `(seed, epoch)`. Processes that share their updates are dealt
+    theirs as `Dealing` says; others get whole combined batches in turn.
     """
 
     num_elements: int
@@ -64,19 +66,19 @@ class GroupPlan:
         if self.shuffle:
             order = np.random.default_rng((self.seed % 2**64, epoch)).permutation(order)
         factor, world = self.options.combined_factor, self.options.num_processes
+        at_once = Dealing(self.options).inputs if self.options.synchronizes else factor
         num_groups = -(-self.num_elements // self.group_size)
-        num_calls = world * -(-num_groups // (factor * world))
+        length = factor * -(-num_groups // (factor * world))
+        turns, places = np.divmod(np.arange(length), at_once)
+        numbers = (turns * world + self.options.process_id) * at_once + places
         groups = [
             Group(epoch, i, order[i * self.group_size : (i + 1) * self.group_size])
-            for i in range(num_calls * factor)
+            for i in numbers.tolist()
         ]
-        return [
-            tuple(groups[call * factor : (call + 1) * factor])
-            for call in range(self.options.process_id, num_calls, world)
-        ]
+        return [tuple(groups[first : first + factor]) for first in range(0, length, factor)]
 
     def identity(self, data: Any, elements: Indices, spec: BatchSpec) -> dict[str, Any]:
-        """Return what the batches depend on, to be compared when a loader is resumed.
+        """Return what the mini-batches depend on, to be compared when a loader is resumed.
 
         Args:
             data: The whole graph, of which the sizes are compared.
@@ -88,8 +90,6 @@ class GroupPlan:
             "spec": repr(spec),
             "num_elements": self.num_elements,
             "group_size": self.group_size,
-            "combined_factor": self.options.combined_factor,
-            "num_processes": self.options.num_processes,
             "seed": self.seed,
             "shuffle": self.shuffle,
             "graph": describe_size(data),

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchkiln.core import span, warn_user
+from torchkiln.core import TorchkilnError, span, warn_user
 from torchkiln.core._other_processes import Reading
 from torchkiln.core._progress import say
 from torchkiln.profiling.graph._profile import ProgramFacts, facts_of, make_profile
 from torchkiln.profiling.graph._recorder import CallRecorder
 from torchkiln.profiling.views._write import write_report
+from torchkiln.report._memory_verdict import describe_size
 from torchkiln.runtime import Program
 from torchkiln.runtime._inspection import ProgramView
 
@@ -42,16 +41,20 @@ def watch_program(
     try:
         facts, view = facts_of(program), program.view(*args, **kwargs)
         program.executor.check_clocked()
-        plan = make_profile(facts, view, [], None)
-    # Whatever forward raises when it is recorded once more: the program is compiled and runs.
+    # Broad, because the view records forward once more: it is the user's code and may raise
+    # anything, while the program is compiled and can run.
     except Exception as error:
-        warn_user(f"there will be no profile of {program.name!r}: {error}")
+        ours = isinstance(error, TorchkilnError)
+        told = str(error) if ours else f"its forward raised {type(error).__name__}: {error}"
+        warn_user(f"there will be no profile of {program.name!r}, which runs without one: {told}")
         return None
+    plan = make_profile(facts, view, [], None)
     watcher = AutomaticProfile(program, facts, view)
     if plan.liveness is not None and not plan.liveness.fits and _write(plan, watcher.folder):
         advice = plan.liveness.advice[:1]
         warn_user(
-            f"a step of {plan.model} needs more memory than is free; "
+            f"a step of {plan.model} needs {describe_size(plan.liveness.total_bytes)}, and only "
+            f"{describe_size(plan.liveness.machine_bytes)} are free; "
             f"{watcher.folder / 'report.html'} tells what for"
             f"{'; what helps most: ' + advice[0] if advice else ''}"
         )
@@ -73,15 +76,12 @@ class AutomaticProfile:
         self._start_s = time.perf_counter()
         self._others = Reading()
         self._process = os.getpid()
-        # Calls from several threads are measured one after the other.
-        self._lock = threading.RLock()
         # A program that ends early, or that nobody holds any more, has a report of what there was.
         self._at_the_end = weakref.finalize(program, self.finish)
         self._is_finished = False
 
     def call(self, program: Program, run: Callable[[], Any]) -> Any:
-        with self._lock if not self._is_finished else contextlib.nullcontext():
-            return run() if self._is_finished else self._measure(program, run)
+        return run() if self._is_finished else self._measure(program, run)
 
     def _measure(self, program: Program, run: Callable[[], Any]) -> Any:
         result = self._recorder.call(program, run)
@@ -95,6 +95,10 @@ class AutomaticProfile:
             program.finish_profile()
             program.seconds_aside += time.perf_counter() - start
         return result
+
+    def forget_the_loop(self) -> None:
+        """Count nothing of what comes before the next call: somebody else used the program."""
+        self._recorder.forget_the_loop()
 
     def finish(self) -> None:
         """Write the report of the calls so far; nothing if there were none."""

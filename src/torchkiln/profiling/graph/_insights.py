@@ -16,7 +16,7 @@ import torch
 from torchkiln.core import Options
 from torchkiln.core._other_processes import OtherLoad
 from torchkiln.profiling.graph._values import Call, GraphProfile, Insight, Times
-from torchkiln.report._memory_verdict import describe_size
+from torchkiln.report._memory_verdict import best_first, describe_size
 from torchkiln.runtime import MemoryReport
 from torchkiln.runtime.execute._precision import is_fast
 
@@ -247,7 +247,10 @@ def _memory(profile: GraphProfile, memory: MemoryReport) -> Insight | None:
     if liveness is None or liveness.total_bytes < _MUCH_MEMORY * liveness.machine_bytes:
         return None
     share = liveness.total_bytes / max(liveness.machine_bytes, 1)
-    if memory.recomputable_bytes > _WORTH_TELLING * memory.total_bytes:
+    if not liveness.fits:
+        remedy, expected = best_first(memory, liveness.machine_bytes)[0]
+        gain = memory.total_bytes - expected
+    elif memory.recomputable_bytes > _WORTH_TELLING * memory.total_bytes:
         remedy, gain = 'Options(recompute="auto")', memory.recomputable_bytes
     elif memory.micro_batch_size > 1:
         half = memory.micro_batch_size // 2

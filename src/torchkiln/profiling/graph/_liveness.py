@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchkiln.profiling.graph._attribution import Lines
 from torchkiln.profiling.graph._values import Block, Liveness
-from torchkiln.report._memory_verdict import available_bytes, describe_size, remedies
+from torchkiln.report._memory_verdict import available_bytes, best_first, describe_size
 from torchkiln.runtime import MemoryReport
 from torchkiln.runtime._inspection import EntryView, ProgramView
 from torchkiln.runtime.memory._prediction import worst_of
@@ -104,5 +104,5 @@ def _operator(entry: EntryView, nodes: tuple[int, ...]) -> str:
 def _advice(memory: MemoryReport, limit: int) -> tuple[str, ...]:
     return tuple(
         f"{remedy}: {describe_size(expected)} instead of {describe_size(memory.total_bytes)}"
-        for remedy, expected in remedies(memory, limit)
+        for remedy, expected in best_first(memory, limit)
     )

@@ -50,6 +50,7 @@ def profile_program(
     """Run a program on these arguments for a while, and return where time and memory go.
 
     Weights, optimiser state, buffers, random numbers and arguments are as before when it returns.
+    Calls in other threads wait until the steps are over.
 
     Args:
         program: Compiled first if it is not.
@@ -60,28 +61,30 @@ def profile_program(
     Raises:
         ExecutableError: The program is plain Python (backend eager), or is not what was compiled.
     """
-    if not program.is_compiled:
-        program.compile(*args, **kwargs)
-    view = program.view(*args, **kwargs)
-    recorder = CallRecorder()
-    restore = program.executor.snapshot()
-    args, kwargs = _private_copies(program, args, dict(kwargs))
-    before = Reading()
-    try:
-        with program.watched(_Plainly()):
-            for _ in range(_WARM_CALLS):
-                program(*args, **kwargs)
-        with program.watched(recorder):
-            end = time.perf_counter() + seconds
-            while len(recorder.calls) < _LEAST_CALLS or (
-                time.perf_counter() < end and len(recorder.calls) < _MOST_CALLS
-            ):
-                program(*args, **kwargs)
-                recorder.forget_the_loop()
-    finally:
-        restore()
-    load = Reading().load_since(before)
-    return make_profile(facts_of(program), view, recorder.calls, load)
+    # A step that another thread makes meanwhile would be measured as one of ours, and undone.
+    with program.turn:
+        if not program.is_compiled:
+            program.compile(*args, **kwargs)
+        view = program.view(*args, **kwargs)
+        recorder = CallRecorder()
+        restore = program.executor.snapshot()
+        args, kwargs = _private_copies(program, args, dict(kwargs))
+        before = Reading()
+        try:
+            with program.watched(_Plainly()):
+                for _ in range(_WARM_CALLS):
+                    program(*args, **kwargs)
+            with program.watched(recorder):
+                end = time.perf_counter() + seconds
+                while len(recorder.calls) < _LEAST_CALLS or (
+                    time.perf_counter() < end and len(recorder.calls) < _MOST_CALLS
+                ):
+                    program(*args, **kwargs)
+                    recorder.forget_the_loop()
+        finally:
+            restore()
+        load, facts = Reading().load_since(before), facts_of(program)
+    return make_profile(facts, view, recorder.calls, load)
 
 
 def plan_program(
@@ -100,6 +103,9 @@ class _Plainly:
 
     def call(self, program: Program, run: Any) -> Any:
         return run()
+
+    def forget_the_loop(self) -> None:
+        pass
 
     def finish(self) -> None:
         pass

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchkiln.profiling.graph._values import GraphProfile
-from torchkiln.profiling.views._diff import Difference, ProfileDiff
+from torchkiln.profiling.views._diff import Difference, DiffView, ProfileDiff
 from torchkiln.profiling.views._liveness_plot import blocks_at_peak
 from torchkiln.profiling.views._numbers import (
     UNKNOWN,
@@ -36,13 +37,17 @@ _TITLES: dict[View, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table: columns of numbers are on the right; some may be left out on narrow terminals."""
+    """A table: columns of numbers are on the right.
+
+    On narrow terminals some columns are shortened, and then some are left out.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
     right: tuple[str, ...] = _NUMBERS
     may_be_left_out: tuple[str, ...] = ()
+    may_be_shortened: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -158,12 +163,13 @@ def memory_table(profile: GraphProfile, top: int) -> TextTable | None:
         f"{format_bytes(listed)} in blocks are listed, the plan says "
         f"{format_bytes(liveness.peak_bytes)}"
     ] * (listed != liveness.peak_bytes)
-    notes += [f"to make it fit: {advice}" for advice in liveness.advice]
+    notes += [f"what helps: {advice}" for advice in liveness.advice]
     return TextTable(
         f"Memory at the peak, {format_bytes(total)}, at call {liveness.peak_call:,}",
         ("where", "what", "size", "share", "calls"),
         rows,
         may_be_left_out=("calls", "what"),
+        may_be_shortened=("where", "what"),
         notes=tuple(notes),
     )
 
@@ -182,12 +188,19 @@ def insight_lines(profile: GraphProfile) -> list[str]:
     return lines
 
 
-def diff_tables(diff: ProfileDiff, names: tuple[str, str], top: int) -> list[TextTable]:
+def diff_tables(
+    diff: ProfileDiff, names: tuple[str, str], top: int, by: DiffView = "row"
+) -> list[TextTable]:
     """Return the tables of a comparison; each ends with a total that its rows add up to."""
     tables = []
     if diff.loop is not None:
         title = f"Time of one step, {_change(diff.loop, format_us)}"
-        tables.append(_diff_table(title, diff.times, diff.loop, names, top, plain_us, "µs"))
+        table = _diff_table(title, diff.times, diff.loop, names, top, plain_us, "µs")
+        if by != "row":
+            # What is compared has a name of its own; the rest of a row's is only in this column.
+            left_out = ("what", *table.may_be_left_out)
+            table = dataclasses.replace(table, may_be_left_out=left_out)
+        tables.append(table)
     if diff.total_bytes is not None:
         title = f"Memory at the peak, {_change(diff.total_bytes, format_bytes)}"
         tables.append(
@@ -230,7 +243,7 @@ def _diff_table(
         )
         rows.append(_diff_cells(rest, write))
     rows.append(_diff_cells(Difference("total", "", total.first, total.second), write))
-    return TextTable(title, columns, rows, columns[2:5], ("what", "note", a, b))
+    return TextTable(title, columns, rows, columns[2:5], ("note", a, b), ("", "what"))
 
 
 def _diff_cells(one: Difference, write: _Write) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from torchkiln.data._structure import Node, paths
 from torchkiln.ops._needs import natives_of_graph
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._dynamic import explain
-from torchkiln.runtime.capture._entries import Entries, EntryResult
+from torchkiln.runtime.capture._entries import Entries, EntryResult, entry_names
 from torchkiln.runtime.capture._replay import replayed_checkpoints
 from torchkiln.runtime.capture._step import BACKWARD_CODE, FORWARD_CODE, StepFunction
 from torchkiln.runtime.optim._arrangement import Arrangement
@@ -183,7 +183,7 @@ def _record_step(
     if arrangement is None:
         entry, told = _record(Entries(step, None).infer, [*tensors, *batch])
         return _Recorded({"infer": entry}, told)
-    if step.options.micro_batches_per_update == 1:
+    if entry_names(step.options, training=True) == ["step"]:
         return _record_fused(step, tensors, batch, arrangement)
     return _record_split(step, tensors, batch, arrangement)
 

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchkiln.core import Reduction
+from torchkiln.core import Options, Reduction
 from torchkiln.data._structure import Node
 from torchkiln.runtime.capture._step import StepFunction, apply_update
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
+from torchkiln.runtime.optim._tables import scale_of_loss, share_of_micro_batch
 from torchkiln.runtime.passes._origins import updating
 
 
@@ -40,6 +41,15 @@ class EntryResult:
     # What is trained on, and the names of torch's loss functions that forward called.
     loss: Tensor | None = None
     loss_functions: tuple[str, ...] = ()
+
+
+def entry_names(options: Options, *, training: bool) -> list[str]:
+    """Return the entry points that a program with these options has."""
+    if not training:
+        return ["infer"]
+    if options.total_micro_batches_per_update == 1:
+        return ["step"]
+    return ["accumulate", "update"]
 
 
 class Entries:
@@ -82,14 +92,16 @@ class Entries:
             for name, total, grad in zip(self._arranged.names, sums, grads, strict=True):
                 if grad is not None:
                     with updating(name):
-                        total.add_(self._share(grad) if total.dtype in HALVES else grad)
+                        is_half = total.dtype in HALVES
+                        total.add_(self._share(grad, scalars) if is_half else grad)
         return result
 
-    def _share(self, grad: Tensor) -> Tensor:
+    def _share(self, grad: Tensor, scalars: Tensor) -> Tensor:
         """Return what a gradient adds to a sum in half precision: a mean does not overflow."""
         if self._step.options.reduction is not Reduction.MEAN:
             return grad
-        return widened(grad) * (1.0 / self._step.options.micro_batches_per_update)
+        wide = widened(grad)
+        return wide * share_of_micro_batch(scalars, wide.dtype)
 
     def update(self, *flat: Tensor, reached: Collection[int]) -> EntryResult:
         """Change the parameters at the positions that gradients reached since the last update."""
@@ -107,7 +119,7 @@ class Entries:
         self, own: list[Tensor], batch: list[Tensor], scalars: Tensor
     ) -> tuple[EntryResult, list[Tensor | None]]:
         """Run forward and backward; return the gradients of the parameters that are updated."""
-        scale = scalars[1] if self._arranged.recipe.scales_loss else None
+        scale = scale_of_loss(scalars) if self._arranged.recipe.scales_loss else None
         result = self._step.gradients(own, batch, scale)
         grads = [result.gradients[position] for position in self.members()]
         reached = frozenset(m for m, grad in enumerate(grads) if grad is not None)

@@ -23,6 +23,7 @@ from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._losses import LossRecorder, find_loss
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
+from torchkiln.runtime.optim._tables import inverse_scale, limit_of_norm, share_of_micro_batch
 from torchkiln.runtime.passes._origins import updating
 from torchkiln.runtime.recompute._choice import Survey, surveyed
 from torchkiln.runtime.recompute._modules import recomputed
@@ -240,16 +241,15 @@ def apply_update(
                 grads[member] = function(grad)
 
     with torch.no_grad():
-        count = options.micro_batches_per_update
-        if options.reduction is Reduction.MEAN and count > 1:
+        if options.reduction is Reduction.MEAN and options.total_micro_batches_per_update > 1:
             # Sums in half precision are means already, see `Entries.accumulate`.
-            change(lambda grad: grad if grad.dtype in HALVES else grad * (1.0 / count))
+            change(lambda grad: grad if grad.dtype in HALVES else _mean(grad, global_scalars))
         change(widened)
         if recipe.scales_loss:
-            inverse = global_scalars[2]
+            inverse = inverse_scale(global_scalars)
             change(lambda grad: grad * inverse.to(grad.dtype))
         if recipe.clips:
-            factor = _clip_factor(grads, global_scalars[0])
+            factor = _clip_factor(grads, limit_of_norm(global_scalars))
             change(lambda grad: grad * factor.to(grad.dtype))
         dtypes = arrangement.dtypes()
         position = dict.fromkeys(dtypes, 0)
@@ -263,6 +263,14 @@ def apply_update(
                 if member in grads:
                     with updating(arrangement.names[member]):
                         rule.update(params[member], grads[member], state[member], used)
+
+
+def _mean(total: Tensor, scalars: Tensor) -> Tensor:
+    """Return a sum over micro-batches as their mean.
+
+    How many there are is an input, so accumulation, replicas and processes never recompile.
+    """
+    return total * share_of_micro_batch(scalars, total.dtype)
 
 
 def _clip_factor(grads: dict[int, Tensor], limit: Tensor) -> Tensor:

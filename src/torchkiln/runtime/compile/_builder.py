@@ -23,6 +23,7 @@ from torchkiln.runtime.cache._cache import ExecutableCache
 from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.cache._fast_key import fast_key
 from torchkiln.runtime.call._metadata import ProgramMetadata
+from torchkiln.runtime.capture._entries import entry_names
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.compile._helpers import prepare_helpers
 from torchkiln.runtime.execute._built import Built
@@ -106,8 +107,15 @@ _NOT_IN_KEY = {
     "output_mode": "outputs are chosen by the loop around the executable",
     "output_period": "outputs are chosen by the loop around the executable",
     "input_grouping": "inputs are ordered by the loop around the executable",
-    "num_processes": "divides the data",
-    "process_id": "divides the data",
+    "device_iterations": "is counted by the loop; the form of one micro-batch is in the key",
+    "gradient_accumulation": "is a number among the inputs; whether there is any is in the key",
+    "replication_factor": "is a number among the inputs, like accumulation",
+    "input_group_size": "inputs are ordered by the loop around the executable",
+    "num_processes": "is a number among the inputs, like accumulation",
+    "process_id": "says which data this process has",
+    "sync_gradients": "sums are exchanged by the loop around the executable",
+    "reduction_order": "sums are exchanged by the loop around the executable",
+    "collective_timeout_s": "says how long to wait for others",
     "device": "is in the description of the environment",
     "recorded": "has no effect",
 }
@@ -120,6 +128,8 @@ def _fast_key(
     names = [field.name for field in dataclasses.fields(options) if field.name not in _NOT_IN_KEY]
     chosen = {name: getattr(options, name) for name in names}
     chosen["anchors"] = [dataclasses.astuple(anchor) for anchor in options.anchors.values()]
+    # One micro-batch an update is another graph than several; how many they are is an input.
+    entries = entry_names(options, training=step.training)
     plan: Any = None
     if arrangement is not None:
         rules = [repr(rule) for rule in arrangement.recipe.rules]
@@ -127,13 +137,19 @@ def _fast_key(
         flags = [arrangement.recipe.clips, arrangement.recipe.scales_loss]
         dtypes = [(name, str(dtype)) for name, dtype in arrangement.recipe.state_dtypes.halved]
         plan = [rules, rows, flags, dtypes, arrangement.names]
+    factor = options.combined_factor
     forms = [
-        (form.name, tuple(form.shape), form.dtype, form.memory_format)
+        (form.name, _of_micro_batch(form.shape, factor), form.dtype, form.memory_format)
         for form in step.signature.forms
     ]
     environment = describe_environment(device)
     inputs = _constants(step.signature.node)
-    return fast_key(step.binding.module, step.training, chosen, plan, forms, inputs, environment)
+    return fast_key(step.binding.module, entries, chosen, plan, forms, inputs, environment)
+
+
+def _of_micro_batch(shape: torch.Size, factor: int) -> tuple[int, ...]:
+    """Return the shape of one micro-batch of an argument that holds `factor` of them."""
+    return (shape[0] // factor, *shape[1:]) if shape else ()
 
 
 def _constants(node: Node) -> Any:

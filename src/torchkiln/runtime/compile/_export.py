@@ -29,6 +29,7 @@ from torchkiln.core import (
     is_shared,
     parse_json,
 )
+from torchkiln.distributed import current
 from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.call._binding import bind
 from torchkiln.runtime.call._metadata import ProgramMetadata
@@ -37,7 +38,9 @@ from torchkiln.runtime.compile._helpers import prepare_helpers
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executable import NativeExecutable
 
-_FORMAT = 1
+_FORMAT = 2
+# In files of format 1 the number of micro-batches of an update is part of the code.
+_FORMATS = (1, 2)
 _PARTS = (
     "executable.pt2",
     "weights.safetensors",
@@ -175,10 +178,10 @@ class ExportedProgram:
         try:
             _check_environment(header, self._module)
             training = bool(header["training"])
-            # Folders of the machine that it was made on.
-            elsewhere = {"cache_dir": None, "profile_dir": None}
-            options = options or Options.from_dict({**header["options"], **elsewhere})
+            stored = Options.from_dict(header["options"])
+            options = options or _options_here(stored)
             metadata = ProgramMetadata.from_json(header["program"])
+            self._check_updates(header["format"], metadata, stored, options)
             signature = Signature.from_json(self._module.forward, header["signature"], options)
             if not all(isinstance(entry, str) for entry in metadata.entries):
                 raise TypeError(f"entries are {metadata.entries}")
@@ -193,6 +196,19 @@ class ExportedProgram:
                 f"({type(error).__name__}: {error}); export it again"
             ) from error
         return CompiledProgram(training, options, metadata, signature, state)
+
+    def _check_updates(
+        self, version: int, metadata: ProgramMetadata, stored: Options, wanted: Options
+    ) -> None:
+        """Refuse code that would take the mean of gradients over a wrong number of them."""
+        before, now = (o.total_micro_batches_per_update for o in (stored, wanted))
+        is_counted = "accumulate" in metadata.entries and version > 1
+        if before != now and "infer" not in metadata.entries and not is_counted:
+            raise ExecutableError(
+                f"{self._path} was compiled for updates of {before} micro-batches, but the options "
+                f"make {now} of one update (gradient_accumulation x replication_factor x "
+                f"processes); choose them so that there are {before}, or compile again"
+            )
 
     def fill_module(self) -> None:
         """Give the module's tensors the stored values."""
@@ -258,6 +274,14 @@ class ExportedProgram:
         return tensors
 
 
+def _options_here(stored: Options) -> Options:
+    """Return the options of a file for this process: other folders, its own place in a group."""
+    # Those of the file are folders of the machine that it was made on.
+    options = stored.replace(cache_dir=None, profile_dir=None)
+    world = current() if stored.num_processes > 1 else None
+    return options if world is None else world.options(options)
+
+
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         with zipfile.ZipFile(path) as archive:
@@ -271,9 +295,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         raise ExecutableError(
             f"{path} is not an exported program, or is damaged ({error}); export it again"
         ) from error
-    if found != _FORMAT:
+    if found not in _FORMATS:
+        known = " and ".join(map(str, _FORMATS))
         raise ExecutableError(
-            f"{path} has format {found!r}, this version reads {_FORMAT}; export it again"
+            f"{path} has format {found!r}, this version reads {known}; export it again"
         )
     for name, data in parts.items():
         if hashlib.sha256(data).hexdigest() != sums[name]:

@@ -32,6 +32,7 @@ from torchkiln.torch_internals._inductor import compile_graph, write_package
 from torchkiln.torch_internals._inductor_patches import (
     biases_stay_apart,
     concatenated_in_memory_of_their_own,
+    kept_whole_if_not_read,
 )
 from torchkiln.torch_internals._inductor_plan import plans_given_to
 
@@ -96,6 +97,7 @@ def compile_entry(
         without_fused_recurrence(module),
         _without_own_warnings(),
         concatenated_in_memory_of_their_own(),
+        kept_whole_if_not_read(),
         biases_stay_apart(),
         private_workspace(),
         plans_given_to(lambda lines: read(lines, digest)),

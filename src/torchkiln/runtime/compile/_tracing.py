@@ -18,7 +18,7 @@ from torchkiln.runtime.cache._cache import ExecutableCache
 from torchkiln.runtime.cache._graph_key import graph_key
 from torchkiln.runtime.call._metadata import ProgramMetadata
 from torchkiln.runtime.capture._capture import capture, recomputed_modules
-from torchkiln.runtime.capture._entries import Entries
+from torchkiln.runtime.capture._entries import Entries, entry_names
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.compile._helpers import prepare_helpers
 from torchkiln.runtime.compile._inductor import build_package
@@ -34,19 +34,13 @@ from torchkiln.runtime.optim._arrangement import Arrangement
 
 def build_eager(step: StepFunction, batch: list[Tensor], arrangement: Arrangement | None) -> Built:
     step = dataclasses.replace(step, recompute=recomputed_modules(step, batch))
-    names = _entry_names(step, arrangement)
+    names = entry_names(step.options, training=arrangement is not None)
     natives = natives_of_module(step.binding.module)
     prepare_helpers(natives, show_progress=step.options.show_progress)
     updated = [] if arrangement is None else list(arrangement.names)
     # The structure of the outputs is known after each run: nothing is recorded.
     metadata = ProgramMetadata(names, ConstantNode("output", None), updated, [], [], [])
     return Built(EagerExecutable(Entries(step, arrangement)), metadata)
-
-
-def _entry_names(step: StepFunction, arrangement: Arrangement | None) -> list[str]:
-    if arrangement is None:
-        return ["infer"]
-    return ["step"] if step.options.micro_batches_per_update == 1 else ["accumulate", "update"]
 
 
 def build_graph(step: StepFunction, batch: list[Tensor], arrangement: Arrangement | None) -> Built:

@@ -14,15 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchkiln.core import ExecutableError, InputGrouping, Options
+from torchkiln.core import ExecutableError, Options
+from torchkiln.data import rebuild
 from torchkiln.data._structure import Node, paths
+from torchkiln.distributed import Group
 from torchkiln.runtime.call._binding import Binding, metadata, refresh
 from torchkiln.runtime.call._signature import Signature
-from torchkiln.runtime.execute._anchors import update_anchors
+from torchkiln.runtime.execute._anchors import micro_batch_anchors, update_anchors
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._clocked import Run
 from torchkiln.runtime.execute._collection import Collection
 from torchkiln.runtime.execute._generator import generator_state, set_generator_state
+from torchkiln.runtime.execute._notes import Notes
+from torchkiln.runtime.execute._sharing import Sharing
+from torchkiln.runtime.execute._slices import slice_order
 from torchkiln.runtime.optim._binding import OptimizerBinding
 from torchkiln.runtime.optim._state_dtypes import SUMS
 
@@ -37,6 +42,8 @@ class Executor:
         signature: Signature,
         built: Built,
         optimizer: OptimizerBinding | None,
+        group: Group | None = None,
+        notes: Notes | None = None,
     ) -> None:
         self._binding = binding
         self._options = options
@@ -50,10 +57,14 @@ class Executor:
         self._trainable = self._trainable_flags()
         self._constants = [bound.tensor.detach().clone() for bound in binding.attributes]
         self._use_constants()
-        self._sums: list[Tensor] = []
-        if optimizer is not None and self._accumulates:
-            self._sums = [total.zero_() for total in optimizer.empty_sums()]
-        self._order = self._slice_order()
+        self._notes = notes or Notes()
+        self.sharing: Sharing | None = None
+        if optimizer is not None:
+            self.sharing = Sharing(
+                optimizer, built, self.device, self._notes, group, options.reduction_order
+            )
+        self._num_anchors = len(micro_batch_anchors(options))
+        self._order = slice_order(options)
         self._anchors: dict[str, Tensor] = {}
         self._clock: list[tuple[float, float]] = []
         self._num_kept = 0
@@ -61,16 +72,19 @@ class Executor:
     def snapshot(self) -> Callable[[], None]:
         """Copy everything that a call changes, and return what puts it back.
 
-        Arguments are not part of it, though forward may write to them.
+        Arguments are not part of it, though forward may write to them. Until then calls exchange
+        nothing with other processes: this one may make as many as it likes.
         """
         # What was replaced or loaded since the last call is what must be there afterwards.
         self._follow()
         kept = [(tensor, tensor.detach().clone()) for tensor in self._tensors]
         optimizer = self.optimizer
         put_back = optimizer.snapshot() if optimizer is not None else lambda: None
+        come_back = self.sharing.go_apart() if self.sharing is not None else lambda: None
         generator = generator_state(self.device)
 
         def restore() -> None:
+            come_back()
             with torch.no_grad():
                 for tensor, value in kept:
                     tensor.copy_(value)
@@ -92,7 +106,8 @@ class Executor:
         if self.optimizer is None:
             return {}
         kept = {name: {**state} for name, state in self.optimizer.state_by_name().items()}
-        for state, total in zip(kept.values(), self._sums, strict=False):
+        sums = self.sharing.sums if self.sharing is not None else []
+        for state, total in zip(kept.values(), sums, strict=False):
             state[SUMS] = total
         return {
             f"{name}/{key}": str(tensor.dtype)
@@ -106,26 +121,15 @@ class Executor:
         written = self._built.executable.writes_constants
         self._tensors[start:] = [t.clone() for t in self._constants] if written else self._constants
 
-    def _slice_order(self) -> list[int]:
-        """Return, for each micro-batch in order, which slice of the inputs it consumes."""
-        options = self._options
-        size = options.input_group_size
-        groups = options.replication_factor // size
-        steps = options.device_iterations * options.gradient_accumulation
-        consecutive = options.input_grouping is InputGrouping.CONSECUTIVE
-        return [
-            step * groups + (replica // size if consecutive else replica % groups)
-            for step in range(steps)
-            for replica in range(options.replication_factor)
-        ]
-
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         """Consume one combined batch and return the outputs by output mode."""
         self._follow()
         self._clock.clear()
         if self._constants:
             self._use_constants()
-        if len(self._order) == 1 and not self._options.anchors:
+        if self.sharing is not None:
+            self.sharing.begin_call()
+        if len(self._order) == 1 and not self._options.anchors and not self._accumulates:
             return self._run_one(tensors)
         slices = self._signature.micro_batches(tensors)
         constant = self._built.metadata.constant_outputs
@@ -142,14 +146,16 @@ class Executor:
 
     def _run_one(self, tensors: list[Tensor]) -> list[Tensor]:
         """Run a call of a single micro-batch: every output mode returns just its outputs."""
-        optimizer = self.optimizer
+        optimizer, sharing = self.optimizer, self.sharing
         self._num_kept = 1
-        if optimizer is None:
+        if optimizer is None or sharing is None:
             return self._timed("infer", [*self._tensors, *tensors])
         (tables,) = optimizer.next_tables(1)
         inputs = [*self._tensors, *optimizer.state_tensors, *tables, *tensors]
         outputs = self._timed("step", inputs)
         optimizer.count_update(self._built.executable.reached)
+        if sharing.wants_outputs:
+            sharing.note(self._structures([outputs]))
         return outputs
 
     @property
@@ -158,37 +164,58 @@ class Executor:
         return self._built.executable.output_node(self._built.metadata.node)
 
     def _train(self, collection: Collection, slices: list[Any]) -> None:
-        optimizer = self.optimizer
+        optimizer, sharing = self.optimizer, self.sharing
         assert optimizer is not None
+        assert sharing is not None
         iterations = self._options.device_iterations
         per_update = self._options.micro_batches_per_update
-        hyper = optimizer.next_tables(iterations)
+        hyper = optimizer.next_tables(iterations, self._options.total_micro_batches_per_update)
         state = optimizer.state_tensors
         for iteration in range(iterations):
             tables = hyper[iteration]
             chosen = self._order[iteration * per_update : (iteration + 1) * per_update]
             if not self._accumulates:
                 inputs = [*self._tensors, *state, *tables, *slices[chosen[0]]]
-                collection.add_micro_batch(self._timed("step", inputs))
+                outputs = self._timed("step", inputs)
+                collection.add_micro_batch(outputs)
+                if sharing.wants_outputs:
+                    sharing.note(self._structures([outputs]))
             else:
-                self._accumulate(collection, [slices[index] for index in chosen], tables[-1])
-                self._runs["update"]([*optimizer.params, *self._sums, *state, *tables])
+                self._update(sharing, collection, [slices[index] for index in chosen], tables)
             optimizer.count_update(self._built.executable.reached)
             if self._options.anchors:
                 collection.add_update(self._anchored_parameters())
 
-    def _accumulate(
-        self, collection: Collection, micro_batches: list[Any], scalars: Tensor
+    def _update(
+        self,
+        sharing: Sharing,
+        collection: Collection,
+        micro_batches: list[Any],
+        tables: list[Tensor],
     ) -> None:
+        """Sum up the gradients of micro-batches, here and in other processes, and use them."""
+        optimizer, sums = self.optimizer, sharing.sums
+        assert optimizer is not None
+        kept: list[list[Tensor]] = []
+        is_noted = sharing.wants_outputs
         try:
             for batch in micro_batches:
-                inputs = [*self._tensors, *self._sums, scalars, *batch]
-                collection.add_micro_batch(self._timed("accumulate", inputs))
+                inputs = [*self._tensors, *sums, tables[-1], *batch]
+                outputs = self._timed("accumulate", inputs)
+                collection.add_micro_batch(outputs)
+                if is_noted:
+                    kept.append(outputs)
+            sharing.share(self._structures(kept) if is_noted else [])
+            self._runs["update"]([*optimizer.params, *sums, *optimizer.state_tensors, *tables])
         except BaseException:
             # An interrupt must not leave half a sum for the next update.
-            for total in self._sums:
-                total.zero_()
+            sharing.clear_()
             raise
+
+    def _structures(self, results: list[list[Tensor]]) -> list[Any]:
+        """Return what forward returned for each micro-batch, without anchored tensors."""
+        node, num_anchors = self.output_node, self._num_anchors
+        return [rebuild(node, values[: len(values) - num_anchors]) for values in results]
 
     def _timed(self, entry: str, inputs: list[Tensor]) -> list[Tensor]:
         start = time.perf_counter()

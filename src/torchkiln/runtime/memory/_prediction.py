@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import Tensor, fx
 
 from torchkiln.core import Backend, Options, OutputMode
-from torchkiln.runtime.capture._capture import Captured, capture, survey_step
+from torchkiln.runtime.capture._capture import Captured, survey_step
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.memory._graph import plan_graph
 from torchkiln.runtime.memory._inductor import plan_native
@@ -18,20 +18,6 @@ from torchkiln.runtime.optim._state_dtypes import SUMS
 from torchkiln.runtime.passes._origins import origins_of
 from torchkiln.runtime.recompute._choice import choose_modules
 from torchkiln.torch_internals._tensors import storage_key
-
-
-def report_memory(
-    step: StepFunction,
-    batch: list[Tensor],
-    micro_batch: list[Tensor],
-    arrangement: Arrangement | None,
-) -> MemoryReport:
-    """Capture the step, plan its memory and add what stays between steps."""
-    captured = capture(step, micro_batch, arrangement, with_origins=True)
-    # Planning uses the graphs up.
-    outputs = output_bytes(captured)
-    timelines = plan_entries(captured, step)
-    return add_up(step, batch, micro_batch, arrangement, captured, outputs, timelines)
 
 
 def add_up(
@@ -68,7 +54,7 @@ def add_up(
         parameter_bytes=_bytes(step.binding.tensors),
         optimizer_bytes=sum(state.values()),
         gradient_bytes=gradients
-        + (sum(sums.values()) if step.options.micro_batches_per_update > 1 else 0),
+        + (sum(sums.values()) if step.options.total_micro_batches_per_update > 1 else 0),
         batch_bytes=_bytes(batch),
         saved_bytes=saved,
         temporary_bytes=timeline.peak_bytes - saved - gradients,

@@ -73,10 +73,10 @@ class Arrangement:
             for name in self.rule(member).state_names
         }
 
-    def empty_sum(self, param: Tensor) -> Tensor:
-        """Return memory for the sum of a parameter's gradients."""
+    def empty_sum(self, param: Tensor, device: str | None = None) -> Tensor:
+        """Return memory for the sum of a parameter's gradients; None: where the parameter is."""
         dtype = self.recipe.state_dtypes.of(SUMS, param)
-        return torch.empty_like(param.detach(), dtype=dtype)
+        return torch.empty_like(param.detach(), dtype=dtype, device=device)
 
 
 def arrange(optimizer: torch.optim.Optimizer, binding: Binding) -> Arrangement:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+import zlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from torchkiln.checkpoints._precision import keep_state_precision
 from torchkiln.core import OptimizerError
 from torchkiln.runtime.call._binding import Binding
 from torchkiln.runtime.optim._arrangement import Arrangement, Row, arrange
-from torchkiln.runtime.optim._hyper import read_hyper
+from torchkiln.runtime.optim._hyper import Hyper, read_hyper
 from torchkiln.runtime.optim._recipe import read_recipe
 from torchkiln.runtime.optim._state import OptimizerState
 from torchkiln.runtime.optim._tables import HyperTables
@@ -30,6 +32,7 @@ class OptimizerBinding:
         self.optimizer = optimizer
         self._recipe = read_recipe(optimizer)
         self._hyper = read_hyper(optimizer)
+        self._digested: tuple[Hyper, int] | None = None
         self._state: OptimizerState | None = None
         self._tables: HyperTables | None = None
         self._group_sizes: list[int] = []
@@ -97,10 +100,10 @@ class OptimizerBinding:
         """The state as the executable takes it."""
         return self._installed.tensors
 
-    def empty_sums(self) -> list[Tensor]:
-        """Return memory for the sum of each parameter's gradients."""
+    def sum_forms(self) -> list[Tensor]:
+        """Return the sum of each parameter's gradients as a tensor without memory."""
         arrangement = self._installed.arrangement
-        return [arrangement.empty_sum(param) for param in arrangement.params]
+        return [arrangement.empty_sum(param, "meta") for param in arrangement.params]
 
     def state_by_name(self) -> dict[str, dict[str, Tensor]]:
         """Return the state tensors of each parameter."""
@@ -128,10 +131,25 @@ class OptimizerBinding:
         """Belong to the parameters that the module has now."""
         self._installed.follow_parameters(by_name)
 
-    def next_tables(self, num_updates: int) -> list[list[Tensor]]:
-        """Return, for each of the next updates, the tables that the program takes as inputs."""
+    def next_tables(self, num_updates: int, num_micro_batches: int = 1) -> list[list[Tensor]]:
+        """Return, for each of the next updates, the tables that the program takes as inputs.
+
+        Args:
+            num_updates: How many to look ahead.
+            num_micro_batches: How many share an update, in all replicas and processes.
+        """
         assert self._tables is not None
-        return self._tables.upcoming(self._hyper, self._installed.steps, num_updates)
+        steps = self._installed.steps
+        return self._tables.upcoming(self._hyper, steps, num_updates, num_micro_batches)
+
+    def digest_of_numbers(self) -> int:
+        """Return what is the same in processes that do the next update with the same numbers."""
+        if self._digested is None or self._digested[0] is not self._hyper:
+            hyper = self._hyper
+            groups = [sorted(_comparable(numbers).items()) for numbers in hyper.groups]
+            told = repr((groups, hyper.max_grad_norm, hyper.loss_scaling))
+            self._digested = (hyper, zlib.crc32(told.encode()))
+        return zlib.crc32(repr(self._installed.steps).encode(), self._digested[1])
 
     def count_update(self, reached: set[int] | None) -> None:
         """Count an update; `reached` are the parameters that had a gradient so far, None: all."""
@@ -140,6 +158,31 @@ class OptimizerBinding:
     def snapshot(self) -> Callable[[], None]:
         """Copy state and counts, and return what puts them back."""
         return self._installed.snapshot()
+
+    # -- several processes ------------------------------------------------------------------
+
+    def group_of_parameters(self) -> dict[int, int]:
+        """Return the group of each parameter that the optimiser holds, by its id."""
+        groups = enumerate(self.optimizer.param_groups)
+        return {id(param): index for index, group in groups for param in group["params"]}
+
+    def describe(self) -> dict[str, str]:
+        """Return structure and numbers, by names for people."""
+        recipe, hyper = self._recipe, self._hyper
+        told = {
+            "optimiser": recipe.kind,
+            "dtypes of its state": str(recipe.state_dtypes.halved),
+            "max_grad_norm": str(hyper.max_grad_norm),
+            "loss_scaling": str(hyper.loss_scaling),
+            "parameters by group": str(self._sizes_now()),
+        }
+        for index, (rule, numbers) in enumerate(zip(recipe.rules, hyper.groups, strict=True)):
+            told[f"rule of group {index}"] = str(rule)
+            told |= {
+                f"{name} of group {index}": str(value)
+                for name, value in _comparable(numbers).items()
+            }
+        return told
 
     # -- another optimiser ------------------------------------------------------------------
 
@@ -163,3 +206,12 @@ class OptimizerBinding:
         self.optimizer, self._recipe, self._hyper = optimizer, recipe, hyper
         if is_other:
             self._watch()
+
+
+def _comparable(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a group can be compared: objects say where they are, which always differs."""
+    return {
+        name: value
+        for name, value in numbers.items()
+        if isinstance(value, bool | int | float | str | tuple | None)
+    }

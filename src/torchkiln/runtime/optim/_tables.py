@@ -4,14 +4,60 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._hyper import Hyper
 
-# Limit of the gradients' norm, scale of the loss, and its inverse.
-_NUM_SCALARS = 3
+# Limit of the gradients' norm, scale of the loss, its inverse, and three parts of the share that a
+# micro-batch has in the mean of gradients.
+_LIMIT, _SCALE, _UNSCALE, _SHARE = range(4)
+_NUM_SHARE_PARTS = 3
+_NUM_SCALARS = _SHARE + _NUM_SHARE_PARTS
+
+
+def limit_of_norm(scalars: Tensor) -> Tensor:
+    """Return the limit of the gradients' joint norm."""
+    return scalars[_LIMIT]
+
+
+def scale_of_loss(scalars: Tensor) -> Tensor:
+    """Return what the loss is multiplied with."""
+    return scalars[_SCALE]
+
+
+def inverse_scale(scalars: Tensor) -> Tensor:
+    """Return what undoes the scale of the loss."""
+    return scalars[_UNSCALE]
+
+
+def share_of_micro_batch(scalars: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what a sum of gradients of this dtype is multiplied with to be their mean.
+
+    It has the digits of the dtype, so the product has the bits of one with Python's `1.0 / count`.
+    """
+    if dtype not in _WIDE:
+        return scalars[_SHARE]
+    parts = scalars[_SHARE : _SHARE + _NUM_SHARE_PARTS].double().unbind()
+    return parts[0] + parts[1] + parts[2]
+
+
+_WIDE = (torch.float64, torch.complex128)
+
+
+def _in_parts(number: float) -> list[float]:
+    """Return numbers of float32 whose sum is the number with all digits of float64.
+
+    The first is the number in float32. Scalars are one small tensor of float32; a second one, in
+    float64, would be one more input of every step that nearly nobody needs.
+    """
+    parts: list[float] = []
+    for _ in range(_NUM_SHARE_PARTS):
+        parts.append(float(np.float32(number)))
+        number -= parts[-1]
+    return parts
 
 
 def empty_tables(arrangement: Arrangement) -> list[Tensor]:
@@ -44,25 +90,38 @@ class HyperTables:
         self._device = arrangement.device
         self._width = _width(arrangement)
         self._kept: dict[str, tuple[Any, Tensor]] = {}
+        self._kept_scalars = torch.empty(0)
+        # The numbers of the scalars that are kept.
+        self._made_of: tuple[float, float, int] | None = None
 
-    def upcoming(self, hyper: Hyper, steps: list[int], num_updates: int) -> list[list[Tensor]]:
+    def upcoming(
+        self, hyper: Hyper, steps: list[int], num_updates: int, num_micro_batches: int = 1
+    ) -> list[list[Tensor]]:
         """Return the tables of each of the next updates.
 
         Args:
             hyper: The optimiser's numbers.
             steps: How many updates each row has seen.
             num_updates: How many to look ahead.
+            num_micro_batches: How many share an update, in all replicas and processes.
         """
-        scale = hyper.loss_scaling
-        scalars = [hyper.max_grad_norm, scale, 1.0 / scale]
+        scalars = self._scalars(hyper.max_grad_norm, hyper.loss_scaling, num_micro_batches)
         updates = []
         for ahead in range(1, num_updates + 1):
             tables = [
                 self._table(str(dtype), self._numbers(hyper, steps, ahead, dtype), dtype)
                 for dtype in self._dtypes
             ]
-            updates.append([*tables, self._table("scalars", scalars, torch.float32)])
+            updates.append([*tables, scalars])
         return updates
+
+    def _scalars(self, limit: float, scale: float, num_micro_batches: int) -> Tensor:
+        known = (limit, scale, num_micro_batches)
+        if self._made_of != known:
+            numbers = [limit, scale, 1.0 / scale, *_in_parts(1.0 / num_micro_batches)]
+            self._kept_scalars = torch.tensor(numbers, dtype=torch.float32, device=self._device)
+            self._made_of = known
+        return self._kept_scalars
 
     def _numbers(
         self, hyper: Hyper, steps: list[int], ahead: int, dtype: torch.dtype

@@ -1,0 +1,95 @@
+"""`JointProgram`: the part of a program that talks to the other processes that train its model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from torchkiln.core import OptimizerError, Options
+from torchkiln.core._tracebacks import short_tracebacks
+from torchkiln.runtime._joining import CommonCache, join, part_random_streams, require_same_updates
+from torchkiln.runtime._looking_inside import OpenProgram
+from torchkiln.runtime.call._binding import device_of
+from torchkiln.runtime.capture._step import StepFunction
+from torchkiln.runtime.execute._built import Built
+from torchkiln.runtime.execute._notes import Notes, NoteWriter
+from torchkiln.runtime.optim._binding import OptimizerBinding
+
+
+class JointProgram(OpenProgram):
+    """What is different about a program that several processes train; how it runs is in `Program`.
+
+    A program that trains alone is one with no others: all of this works, and nobody is waited for.
+    """
+
+    _optimizer: OptimizerBinding | None
+    _notes: Notes
+    _common_cache: CommonCache | None
+
+    # -- what they tell each other ----------------------------------------------------------
+
+    @short_tracebacks()
+    def exchange_notes(self, num_notes: int, write: NoteWriter) -> None:
+        """Let the processes that train together tell each other numbers with every update.
+
+        They travel with the gradients, so they need no collective of their own. All processes call
+        this, with the same number. A program that trains alone takes notes, too.
+
+        Args:
+            num_notes: How many numbers each process tells.
+            write: Called after the micro-batches of an update, before their gradients are added up,
+                with what forward returned for each of them; returns the numbers, which are float32.
+        """
+        if not self.training:
+            raise OptimizerError("an inference program has no updates; use training_model")
+        self._notes.agree(num_notes, write)
+        if self._executor is None or self._executor.sharing is None:
+            return
+        if self.group is not None:
+            remedy = "call exchange_notes alike on all ranks"
+            self.group.require_same("number of notes", num_notes, remedy)
+        self._executor.sharing.fit()
+
+    @property
+    def notes(self) -> Tensor:
+        """What all processes noted in the latest call: [device_iterations, processes, numbers].
+
+        In float32 on the CPU. `exchange_notes` says who writes them.
+        """
+        return self._notes.told(1 if self.group is None else self.group.world.size)
+
+    @property
+    def collective_seconds(self) -> float:
+        """Seconds that updates spent in collectives, waiting for other processes included."""
+        if self._executor is None or self._executor.sharing is None:
+            return 0.0
+        return self._executor.sharing.seconds
+
+    # -- how they become one ----------------------------------------------------------------
+
+    def _join(self, step: StepFunction) -> None:
+        """Become the same as the other processes, but for random numbers."""
+        if self.group is not None and self._optimizer is not None:
+            join(self.group, step, self._optimizer, self._notes.count)
+            part_random_streams(self.group, device_of(step.binding, []))
+
+    def part_random_streams(self) -> None:
+        """Draw other random numbers than the other processes, from now on."""
+        if self.group is not None:
+            part_random_streams(self.group, self.executor.device)
+
+    def _build_with_others(self, make: Callable[[Options], Built]) -> Built:
+        """Build, one process of a host before the others, which find the cache filled."""
+        if self.group is None:
+            return make(self.options)
+        self._common_cache = CommonCache(self.group, self.options)
+        options = self.options.replace(cache_dir=self._common_cache.path)
+        built = self.group.one_after_first("compile", lambda: make(options))
+        require_same_updates(self.group, built)
+        return built
+
+    def _leave_common_cache(self) -> None:
+        if self._common_cache is not None:
+            self._common_cache.remove()
+            self._common_cache = None

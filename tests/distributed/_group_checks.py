@@ -1,0 +1,146 @@
+"""What a group does while all is well; started with any number of ranks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from torchkiln.core import DistributedError
+from torchkiln.distributed import Group, World, current, group_of, start
+from torchkiln.torch_internals._distributed import default_store, store_address
+
+
+def check_world(world: World) -> None:
+    assert start() is world
+    assert current() is world
+    options = world.options()
+    assert (options.num_processes, options.process_id) == (world.size, world.rank)
+    assert options.synchronizes
+    # torchrun's own default of one thread does not count: ranks divide the cores.
+    assert world.local_size == world.size
+    address = store_address()
+    assert address is not None
+    assert address[1] > 0
+    second = default_store().clone()
+    second.set("seen through another connection", "yes")
+    assert default_store().get("seen through another connection") == b"yes"
+
+
+def check_sums(group: Group) -> None:
+    rank, size = group.world.rank, group.world.size
+    generator = torch.Generator().manual_seed(7)
+    summands = (
+        torch.randn(size, 6 * size, generator=generator) * 10.0 ** torch.arange(size)[:, None]
+    )
+    expected = summands[0].clone()
+    for other in summands[1:]:
+        expected += other
+    for order, is_exact in (("folded", True), ("fastest", size <= 2)):
+        flat = summands[rank].clone()
+        group.sum_(flat, order)
+        assert not is_exact or torch.equal(flat, expected), (order, flat, expected)
+        torch.testing.assert_close(flat, expected)
+        others = group.gather(flat)
+        assert all(torch.equal(flat, other) for other in others)
+    assert group.seconds > 0
+    if size > 2:
+        with pytest.raises(ValueError, match=f"multiple of {size} elements, got {size + 1}"):
+            group.sum_(torch.zeros(size + 1))
+
+
+def check_values(group: Group) -> None:
+    rank, size = group.world.rank, group.world.size
+    assert group.gather({"rank": rank}) == [{"rank": other} for other in range(size)]
+    assert group.from_first(f"said by {rank}") == "said by 0"
+    model = torch.nn.Linear(3, 2)
+    torch.nn.init.constant_(model.weight, rank + 0.5)
+    flag, count = torch.tensor([rank == 0]), torch.tensor(rank + 40)
+    group.broadcast_([*model.parameters(), flag, count])
+    assert (model.weight == 0.5).all()
+    assert flag.item()
+    assert count.item() == 40
+    with pytest.raises(DistributedError, match="tensors must be the same on all ranks"):
+        group.broadcast_([torch.zeros(3 + rank)])
+
+
+def check_agreement(group: Group) -> None:
+    rank = group.world.rank
+    group.require_same("options", {"lr": 0.1}, "set them")
+    with pytest.raises(DistributedError) as caught:
+        group.require_same("options", {"lr": 0.1 * (rank + 1), "wd": 0}, "use one file")
+    text = str(caught.value)
+    assert text.startswith(
+        "options must be the same on all ranks: lr is 0.1 on rank 0, 0.2 on rank"
+    )
+    assert text.endswith("; use one file")
+    group.gather("it still works")
+
+
+def check_waiting(group: Group, folder: Path) -> None:
+    rank = group.world.rank
+    before = group.seconds
+    for turn in range(4):
+        (folder / f"{turn}.{rank}").touch()
+        time.sleep(0.1 * (rank == turn % group.world.size))
+        group.meet(f"turn {turn}")
+        assert len(list(folder.glob(f"{turn}.*"))) == group.world.size
+    assert group.seconds == before  # it is not time in collectives
+    result = group.one_after_first("compile", lambda: compile_into(folder / "cache", rank))
+    assert result == (rank != 0), "others find what the first one left"
+
+
+def compile_into(path: Path, rank: int) -> bool:
+    was_there = path.exists()
+    time.sleep(0.3 * (rank == 0))
+    path.touch()
+    return was_there
+
+
+def check_failed_work(group: Group) -> None:
+    rank = group.world.rank
+    with pytest.raises(OSError if rank == 0 else DistributedError) as caught:
+        group.one_after_first("compile", lambda: fail("no compiler") if rank == 0 else None)
+    assert "no compiler" in str(caught.value)
+    last = group.world.size - 1
+    with pytest.raises(OSError if rank == last else DistributedError) as caught:
+        group.one_after_first("load", lambda: fail("no memory") if rank == last else None)
+    if rank != last:
+        assert f"rank {last} (process " in str(caught.value)
+        assert "failed at load: OSError: no memory" in str(caught.value)
+    assert group.place == "start"
+    group.meet("it still works")
+
+
+def fail(text: str) -> None:
+    raise OSError(text)
+
+
+def check_a_second_group(world: World) -> None:
+    second = group_of(world, 25)
+    assert second is group_of(world, 25)
+    assert second is not group_of(world, 30)
+    assert second.gather(world.rank) == list(range(world.size))
+
+
+def main() -> None:
+    world = start(timeout_s=30)
+    group = group_of(world, 30)
+    check_world(world)
+    check_sums(group)
+    check_values(group)
+    check_agreement(group)
+    check_waiting(group, Path(sys.argv[1]))
+    check_failed_work(group)
+    check_a_second_group(world)
+    assert dist.is_initialized()
+    group.meet("end")
+    print(f"rank {world.rank} is done with {torch.get_num_threads()} threads", flush=True)
+
+
+if __name__ == "__main__":
+    main()
