@@ -30,7 +30,11 @@ from torchkiln.data._messages import (
     ToParent,
 )
 from torchkiln.data._regroup import rebatch
-from torchkiln.data._torch_reading import cannot_be_sent, read_torch_loader
+from torchkiln.data._torch_reading import (
+    cannot_be_sent,
+    keep_workers_in_group,
+    read_torch_loader,
+)
 from torchkiln.data._user_code import read_elements
 
 # How often a waiting child looks whether its parent still lives. The end of the connection says so
@@ -62,6 +66,7 @@ def run_child(connection: Connection, source: Any, settings: ChildSettings) -> N
     # A group of its own: the parent can end it together with its workers, and Ctrl-C in a terminal
     # reaches the parent alone, which decides what it means.
     os.setpgid(0, 0)
+    keep_workers_in_group()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _raise_stop)
     # Processes that the dataset starts must not keep our end open after we are gone.

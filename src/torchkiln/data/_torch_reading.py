@@ -55,6 +55,14 @@ _SHARED_MEMORY_FULL = "unable to allocate shared memory"
 _TOO_MANY_FILES = tuple(os.strerror(number) for number in (errno.EMFILE, errno.ENFILE))
 # Where torch's iterator carries the workers that were ended because they were stopped.
 _STOPPED = "_torchkiln_stopped"
+# Whether each worker leaves the process group of this process.
+_workers_leave_group = True
+
+
+def keep_workers_in_group() -> None:
+    """Let workers stay in the process group of this process, so that they end with the group."""
+    global _workers_leave_group
+    _workers_leave_group = False
 
 
 def read_torch_loader(loader: Any, begin: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
@@ -222,13 +230,15 @@ class _WorkerStart:
 
     def __init__(self, init: Callable[[int], None] | None) -> None:
         self._init = init
+        self._leaves_group = _workers_leave_group
         self._trace = hand_over()
 
     def __call__(self, worker_id: int) -> None:
         # A group of its own: Ctrl-C in a terminal, and signals that launchers such as torchrun send
         # to groups, reach the program alone, which decides what they mean.
-        with contextlib.suppress(OSError):
-            os.setpgid(0, 0)
+        if self._leaves_group:
+            with contextlib.suppress(OSError):
+                os.setpgid(0, 0)
         share_without_file()
         take_over(self._trace)
         name_process(f"worker {worker_id}")
