@@ -102,7 +102,7 @@ def torchkiln_rank(group: Group | None) -> Rank:
         options=options,
     )
     torch.manual_seed(0)
-    module = MoleculeRegression(SchNet(**size.arguments))
+    module = MoleculeRegression(SchNet(**size.arguments, filter=SETTINGS["filter"]))
     optimizer = torch.optim.Adam(module.parameters(), lr=LEARNING_RATE)
     program = training_model(module, options.replace(output_mode="all"), optimizer)
     if group is not None and SETTINGS["delay_s"]:

@@ -1,6 +1,6 @@
 """Molecules per second of several ranks on one machine, against one rank, and against PyG with DDP.
 
-    python benchmarks/distributed.py [--models A,B] [--ranks 2] [--rounds 5] [--seconds 3]
+    python benchmarks/distributed.py [--models A,B] [--filter exact|table] [--ranks 2] [--rounds 5]
 
 Everybody trains SchNet on the same molecules of QM9 and loads batches live, in its own process. A
 rank has one thread on a core of its own. After a warm-up the contenders take turns, some seconds
@@ -35,6 +35,7 @@ SIMULATED_RANKS = 16
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="A,B", help="A: 128/6/50, 10 A; B: 100/4/25, 6 A, k=28")
+    parser.add_argument("--filter", choices=("exact", "table"), default="exact", help="of SchNet")
     parser.add_argument("--ranks", type=int, default=2, help="each needs a core")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each contender in a round")
@@ -44,10 +45,14 @@ def read_arguments() -> argparse.Namespace:
         "--pyg", default="32,128,512", help="batch sizes of PyG on each rank; empty: without PyG"
     )
     parser.add_argument("--cache", type=Path, help="directory of executables kept between runs")
-    parser.add_argument("--json", type=Path, default=result_path("distributed"))
-    return parse_arguments(
+    parser.add_argument("--json", type=Path, help="default: named after the filter")
+    arguments = parse_arguments(
         parser, models="B", rounds=1, seconds=0.01, limit=60, num_nodes=200, pyg="8"
     )
+    if arguments.json is None:
+        suffix = "" if arguments.filter == "exact" else f"_{arguments.filter}"
+        arguments.json = result_path(f"distributed{suffix}")
+    return arguments
 
 
 def main() -> None:
@@ -75,6 +80,7 @@ def measure(model: str, arguments: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"no model {model!r}; choose from {', '.join(MODELS)}")
     common = {
         "model": model,
+        "filter": arguments.filter,
         "limit": arguments.limit,
         "num_nodes": arguments.num_nodes,
         "cache": str(arguments.cache or data_dir() / "benchmark_executables"),
