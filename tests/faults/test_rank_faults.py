@@ -18,7 +18,8 @@ from torchkiln.apps.schnet import main
 from torchkiln.report import load_result
 
 SCRIPT = Path(__file__).with_name("_rank_bench.py")
-SOON_S = 5.0
+# Far below the two minutes that a collective waits, on a busy machine, too. Mostly it takes 1 s.
+SOON_S = 30.0
 PATIENCE_S = 120.0
 
 
@@ -50,7 +51,7 @@ def pid_of_fault(folder):
     return int((folder / "marker").read_text())
 
 
-@pytest.mark.parametrize("victim", [1, 0])
+@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_others_end_soon_without_saving_if_a_rank_is_killed(victim, flags, tmp_path, survived):
     """Loader workers of the dead rank live on for a moment, and must not hold its connections."""
     env = fault(tmp_path, signal.SIGKILL, victim)
@@ -91,6 +92,7 @@ def test_torchrun_brings_a_run_back_to_the_same_bits(flags, tmp_path, survived):
     survived("rank killed, run brought back")
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_is_named_after_the_time_limit(flags, tmp_path, survived):
     env = fault(tmp_path, signal.SIGSTOP, 1)
     with start_bare(SCRIPT, *flags, "--collective_timeout_s", "3", env=env) as running:
@@ -107,7 +109,9 @@ def test_a_rank_that_is_stopped_is_named_after_the_time_limit(flags, tmp_path, s
     survived("rank stopped")
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_signal_to_torchrun_lets_all_ranks_save_and_leave(kind, flags, tmp_path, survived):
     """torchrun hands it to the groups of all ranks, with their loader workers."""
     env = {"FAULT_MARK": str(tmp_path / "marker")}
@@ -147,6 +151,7 @@ sys.exit(exit_code(make_trainer(options, Path({folder!r}), **arguments).fit()))
 """
 
 
+@pytest.mark.slow
 def test_a_signal_to_torchrun_spares_the_workers_of_torchs_loader(tmp_path, survived):
     training = str(SCRIPT.parents[1] / "training")
     script = _WITH_WORKERS.format(training=training, folder=str(tmp_path / "run"))
@@ -159,6 +164,7 @@ def test_a_signal_to_torchrun_spares_the_workers_of_torchs_loader(tmp_path, surv
     survived("signal to all ranks")
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_all_at_once(flags, tmp_path, survived):
     env = {"FAULT_MARK": str(tmp_path / "marker")}
     with start_bare(SCRIPT, *flags, "--num_epochs", "5000", env=env) as running:

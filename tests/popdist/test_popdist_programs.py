@@ -49,7 +49,9 @@ def folded_losses(ranks: list[dict], local_replicas: int) -> list[torch.Tensor]:
     return [torch.stack([p.view(-1, local_replicas) for p in part], 1).flatten() for part in parts]
 
 
-@pytest.mark.parametrize("program", ["train_classifier.py", "train_graphs.py"])
+@pytest.mark.parametrize(
+    "program", ["train_classifier.py", pytest.param("train_graphs.py", marks=pytest.mark.slow)]
+)
 def test_two_instances_give_the_weights_of_one_process_with_two_replicas(program, tmp_path):
     alone = run_alone(program, tmp_path, "--replicas", "2")
     ranks, _ = run_instances(program, tmp_path, instances=2, replicas=2)
