@@ -235,7 +235,7 @@ class StraightThrough(CodeBook):
         return identity_loss(loss, reduction="none")
 
 
-@pytest.mark.parametrize("kind", [CodeBook, StraightThrough])
+@pytest.mark.parametrize("kind", [CodeBook, pytest.param(StraightThrough, marks=pytest.mark.slow)])
 def test_distances_from_a_code_book(kind, options):
     torch.manual_seed(0)
     labels = torch.arange(32) % 10

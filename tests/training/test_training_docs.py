@@ -76,6 +76,7 @@ def test_killed_at_twenty_random_moments_it_gives_the_same_bits(uninterrupted, t
         require_same(folder, uninterrupted[2])
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_program_goes_on(uninterrupted, tmp_path):
     child = start(tmp_path)
     while not newest(tmp_path) and child.poll() is None:

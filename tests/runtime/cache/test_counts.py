@@ -111,6 +111,7 @@ def test_one_micro_batch_is_another_program(cache):
     torch.testing.assert_close(weights, train_plainly(1, 1), rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_a_sum_is_another_program(cache):
     program, weights = train(2, gradient_accumulation=2, reduction="sum", cache_dir=cache)
     assert program.num_compiles == 1

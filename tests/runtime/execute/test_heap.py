@@ -31,6 +31,7 @@ def num_faults(*small_shares):
     return int(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc is told anything")
 def test_large_tensors_are_cleared_each_time_in_large_processes_only():
     usual = num_faults()
