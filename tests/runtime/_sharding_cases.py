@@ -152,10 +152,19 @@ def program_of(case: Case, *, is_divided: bool, **changes: Any) -> Any:
     return training_model(module, made, case.optimizer(module))
 
 
-def batches_of(program: Any, dtype: torch.dtype = torch.float32) -> list[list[Tensor]]:
-    """Return the arguments of one call after the other, for this rank."""
-    generator = torch.Generator().manual_seed(program.options.process_id)
-    size = 4 * program.options.combined_factor
+def batches_of(
+    program: Any, dtype: torch.dtype = torch.float32, rank: int | None = None
+) -> list[list[Tensor]]:
+    """Return the arguments of one call after the other, for this rank.
+
+    Args:
+        program: What is called.
+        dtype: Of the arguments.
+        rank: Return what a process gets for this rank, in whose place it works.
+    """
+    seed = program.options.process_id if rank is None else rank
+    generator = torch.Generator().manual_seed(seed)
+    size = 4 * (program.options.combined_factor if rank is None else 1)
     batches = []
     for _ in range(NUM_CALLS):
         x = torch.randn(size, 3, 5, 5, generator=generator).to(dtype)

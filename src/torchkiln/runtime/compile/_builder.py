@@ -111,7 +111,7 @@ _NOT_IN_KEY = {
     "gradient_accumulation": "is a number among the inputs; whether there is any is in the key",
     "replication_factor": "is a number among the inputs, like accumulation",
     "input_group_size": "inputs are ordered by the loop around the executable",
-    "num_processes": "is a number among the inputs, like accumulation; num_state_parts is in the key",
+    "num_processes": "is a number among the inputs; num_state_parts is in the key",
     "process_id": "says which data this process has",
     "sync_gradients": "sums are exchanged by the loop around the executable",
     "reduction_order": "sums are exchanged by the loop around the executable",

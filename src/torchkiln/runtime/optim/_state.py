@@ -8,6 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from torchkiln.checkpoints._divided import require_complete
 from torchkiln.checkpoints._precision import warn_about_narrow_state
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._program_state import ProgramState
@@ -97,6 +98,7 @@ class OptimizerState(ProgramState):
 
     def _adopt(self) -> None:
         """Copy values from `optimizer.state`; what is not there starts afresh."""
+        require_complete(self._optimizer, "this program")
         found = False
         narrow: set[str] = set()
         for member, own in enumerate(self.by_member):
