@@ -5,14 +5,16 @@
 A perceptron is trained in as many processes as `--ranks` says, each with one thread, with
 `shard_optimizer` off and on. "state" and "sums" are the bytes of tensors that a rank keeps between
 steps: the optimiser's state, and the sums of gradients. "rise" is what its resident size has grown
-by since model and data were made, after the first updates; "highest" is the most that it has grown
-by meanwhile. Executables are compiled beforehand, by other processes. With more ranks than cores,
-seconds tell nothing about more machines. Linux only.
+by since model and data were made, after some updates and without what malloc keeps of freed memory;
+"highest" is the most that it has grown by meanwhile, with that. Executables are compiled
+beforehand, by other processes. With more ranks than cores, seconds tell nothing about more
+machines. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -90,6 +92,8 @@ def train(settings: dict[str, Any]) -> None:
         program(x, y)
         seconds.append(time.perf_counter() - begin)
     gc.collect()
+    highest = resident("VmHWM") - before
+    ctypes.CDLL(None).malloc_trim(0)  # what steps freed, and malloc keeps, is no need of theirs
     executor = program.executor
     kept = executor.optimizer.state_tensors
     sums = {
@@ -101,7 +105,7 @@ def train(settings: dict[str, Any]) -> None:
         "state": sum(tensor.untyped_storage().nbytes() for tensor in kept),
         "sums": sum(storage.nbytes() for storage in sums.values()),
         "rise": resident("VmRSS") - before,
-        "highest": resident("VmHWM") - before,
+        "highest": highest,
         "seconds": statistics.median(seconds),
         "collective_s": program.collective_seconds / (UPDATES + 1),
         "compiled": program.num_compiles,

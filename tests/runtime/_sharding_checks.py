@@ -7,6 +7,7 @@ As a script: `_sharding_checks.py FOLDER [NAME...]` leaves in FOLDER what each r
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import sys
 import traceback
@@ -254,6 +255,26 @@ def two_programs_with_one_optimizer(world: World, folder: Path) -> Any:
     alone = program.options.replace(sync_gradients=False)
     lone = training_model(program.module, alone, program.optimizer)
     return [error_of(lambda: other(*batch)), error_of(lambda: lone(*batch))]
+
+
+@check
+def a_program_that_is_gone(world: World, folder: Path) -> Any:
+    """Its part of the state is lost; another state can be loaded."""
+    program = run(program_of(ADAMW, is_divided=True), 0, 2)
+    program.gather_optimizer_state()
+    state = saved(program)
+    run(program, 2, 3)
+    module, optimizer = program.module, program.optimizer
+    options = program.options
+    del program
+    gc.collect()
+    told = error_of(lambda: torchkiln.checkpoints.gather_optimizer_state(optimizer))
+    other = training_model(module, options, optimizer)
+    batches = batches_of(other)
+    told_again = error_of(lambda: other(*batches[2]))
+    module.load_state_dict(state["weights"])
+    optimizer.load_state_dict(state["optimizer"])
+    return [told, told_again, plain(run(other, 2, 4)) == straight(4)]
 
 
 @check

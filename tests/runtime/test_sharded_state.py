@@ -140,6 +140,13 @@ def test_state_outlives_the_executable(told):
     assert is_same
 
 
+def test_a_part_that_is_lost_with_its_program_is_an_error_until_a_state_is_loaded(told):
+    *refused, is_same = same(told, "a_program_that_is_gone")
+    for text in refused:
+        assert "the program that held this rank's part of the optimiser's state is gone" in text
+    assert is_same
+
+
 def test_programs_that_share_an_optimiser_are_refused(told):
     other, lone = same(told, "two_programs_with_one_optimizer")
     assert "another program divides the state of this optimiser" in other

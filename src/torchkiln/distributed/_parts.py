@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# Of one process in one message: large enough for the network, small beside any model.
-_PIECE_BYTES = 2**22
+# Of one process in one message: large enough for the network, small beside any model, and far below
+# what malloc keeps in pieces of its own.
+_PIECE_BYTES = 2**20
 
 
 @final
