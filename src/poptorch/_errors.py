@@ -32,6 +32,7 @@ _WORDS = {
     "options.random_seed": "options.randomSeed",
     "num_processes": "Distributed.numProcesses",
     "process_id": "Distributed.processId",
+    "shard_optimizer": "useReplicatedTensorSharding",
     "sync_gradients=False": "Distributed.disable()",
     "torchkiln.distributed.start().options(options)": "popdist.poptorch.Options()",
     "torchkiln.distributed.start()": "popdist.init()",

@@ -227,7 +227,7 @@ class TensorLocationSettings(OptionStore):
         return self._record_flag("onChip", use)
 
     def useReplicatedTensorSharding(self, use: bool = True) -> Self:
-        """Record sharding over replicas."""
+        """Divide tensors among replicas: optimiser state among processes, others are recorded."""
         return self._record_flag("useReplicatedTensorSharding", use)
 
     def useIOTilesToLoad(self, use: bool = True) -> Self:
@@ -268,7 +268,7 @@ class _TensorLocationOptions(OptionStore):
         return self._record("location_weight", location)
 
     def setOptimizerLocation(self, location: TensorLocationSettings) -> Self:
-        """Record where optimiser state would be."""
+        """Record where optimiser state would be, and whether processes divide it."""
         return self._record("location_optimizer", location)
 
     def setAccumulatorLocation(self, location: TensorLocationSettings) -> Self:

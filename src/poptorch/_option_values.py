@@ -46,6 +46,8 @@ _TRANSLATED = {
     "relax_optimizer_attributes_checks",
     "updatable_named_buffers",
 }
+# The one setting of tensor locations that has a meaning here.
+_OPTIMIZER_LOCATION, _SHARDING = "location_optimizer", "useReplicatedTensorSharding"
 _LOSS_SCALE = "finalLossScale"
 _TRANSLATED_POPART = {"autoRecomputation", "cachePath", "enableEngineCaching"}
 
@@ -103,10 +105,17 @@ def to_torchkiln(options: OptionStore) -> core.Options:
         show_progress=options.show_compilation_progress_bar,
         num_processes=options.Distributed.numProcesses,
         process_id=options.Distributed.processId,
+        shard_optimizer=_shards_optimizer(options),
         anchors={name: _anchor(*entry) for name, entry in options.anchored_tensors.items()},
         recorded=recorded(options),
         **cache,
     )
+
+
+def _shards_optimizer(options: OptionStore) -> bool:
+    """Whether the optimiser's state is to be divided among replicas: here, among processes."""
+    locations = options.TensorLocations.toDict()
+    return bool(locations.get(_OPTIMIZER_LOCATION, {}).get(_SHARDING))
 
 
 def recorded(options: OptionStore) -> dict[str, Any]:
@@ -123,7 +132,10 @@ def recorded(options: OptionStore) -> dict[str, Any]:
     mean = options.Training.meanAccumulationAndReplicationReductionStrategy
     if mean != MeanReductionStrategy.Post:
         result["Training.meanAccumulationAndReplicationReductionStrategy"] = mean.name
-    locations = options.TensorLocations.toDict()
+    locations = dict(options.TensorLocations.toDict())
+    optimizer = locations.pop(_OPTIMIZER_LOCATION, {})
+    if rest := {name: value for name, value in optimizer.items() if name != _SHARDING}:
+        locations[_OPTIMIZER_LOCATION] = rest
     result.update({f"TensorLocations.{name}": value for name, value in locations.items()})
     fresh = type(options._Popart)().options
     for key, value in options._Popart.options.items():

@@ -43,6 +43,7 @@ FULL = {
     "process_id": 2,
     "sync_gradients": True,
     "reduction_order": ReductionOrder.FASTEST,
+    "shard_optimizer": True,
     "collective_timeout_s": 30.0,
     "recompute": ("encoder", "decoder"),
     "anchors": {"w": Anchor("UpdatedVar___w", OutputMode.ALL), "loss": Anchor("loss")},

@@ -53,6 +53,28 @@ def check_sums(group: Group) -> None:
             group.sum_(torch.zeros(size + 1))
 
 
+def check_parts(group: Group) -> None:
+    """Of a sum that is divided each rank has a part, and parts of all are gathered."""
+    rank, size = group.world.rank, group.world.size
+    # More than one message holds, and no multiple of it.
+    for length, dtype in [(3, torch.bfloat16), (2**18 + 2**17 + 1, torch.float32)]:
+        rows = torch.randn(size, size * length, generator=torch.Generator().manual_seed(1))
+        rows = rows.to(dtype)
+        expected = rows[0].clone()
+        for row in rows[1:]:
+            expected += row
+        flat = rows[rank].clone()
+        group.sum_own_part_(flat)
+        own = slice(rank * length, (rank + 1) * length)
+        assert torch.equal(flat[own], expected[own])
+        found = torch.zeros(size, length, dtype=dtype)
+        for begin, pieces in group.gather_parts(flat[own]):
+            found[:, begin : begin + pieces.shape[1]] = pieces
+        assert torch.equal(found.view(-1), expected)
+    with pytest.raises(ValueError, match=f"multiple of {size}"):
+        group.sum_own_part_(torch.zeros(size + 1))
+
+
 def check_values(group: Group) -> None:
     rank, size = group.world.rank, group.world.size
     assert group.gather({"rank": rank}) == [{"rank": other} for other in range(size)]
@@ -132,6 +154,7 @@ def main() -> None:
     group = group_of(world, 30)
     check_world(world)
     check_sums(group)
+    check_parts(group)
     check_values(group)
     check_agreement(group)
     check_waiting(group, Path(sys.argv[1]))

@@ -227,6 +227,22 @@ def test_everything_that_matters_reaches_torchkiln():
     assert translated.recorded == {}
 
 
+def test_optimiser_state_is_divided_among_processes_and_other_sharding_recorded():
+    opts = poptorch.Options()
+    sharded = poptorch.TensorLocationSettings().useReplicatedTensorSharding()
+    opts.TensorLocations.setWeightLocation(sharded)
+    assert opts._to_torchkiln().shard_optimizer is False
+    opts.TensorLocations.setOptimizerLocation(sharded.useOnChipStorage(False))
+    translated = opts._to_torchkiln()
+    assert translated.shard_optimizer is True
+    assert translated.recorded == {
+        "TensorLocations.location_weight": {"useReplicatedTensorSharding": 1},
+        "TensorLocations.location_optimizer": {"onChip": 0},
+    }
+    opts.TensorLocations.setOptimizerLocation(sharded.useReplicatedTensorSharding(False))
+    assert opts._to_torchkiln().shard_optimizer is False
+
+
 def test_hardware_settings_are_recorded():
     opts = poptorch.Options().useIpuModel(True).autoRoundNumIPUs().logDir("logs")
     opts.setAvailableMemoryProportion({"IPU1": 0.5})

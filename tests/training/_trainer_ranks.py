@@ -8,6 +8,7 @@ What each rank found goes to FOLDER/RANK.pt.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import warnings
@@ -134,6 +135,19 @@ def error_of(work):
     return ""
 
 
+def fit_divided(options, folder):
+    """Train with divided optimiser state; a checkpoint of it is continued with and without that."""
+    divided = options.replace(shard_optimizer=True)
+    found = {"captured": fit(options)}
+    with at_call(8, send(signal.SIGTERM), rank=0):
+        found["divided, stopped"] = fit(divided, folder / "divided")
+    if RANK == 0:  # who alone reads it
+        shutil.copytree(folder / "divided", folder / "divided copy")
+    found["divided, resumed"] = fit(divided, folder / "divided")
+    found["divided, resumed whole"] = fit(options, folder / "divided copy")
+    return found
+
+
 class Diverging(Network):
     """Changes its own weights at one of the ranks."""
 
@@ -153,6 +167,7 @@ def run_all(folder):
     with at_call(8, send(signal.SIGTERM), rank=0):
         found["stopped"] = fit(options, folder / "stopped", num_workers=1)
     found["resumed"] = fit(options, folder / "stopped")
+    found |= fit_divided(options.replace(backend="capture"), folder)
     found["alone"] = error_of(lambda: make_trainer(PLAIN))
     found["loader"] = error_of(lambda: make_trainer(options, loaders=PLAIN))
     found["lists"] = error_of(lambda: fit(options, batches=lists(4 + 2 * RANK)))

@@ -73,6 +73,14 @@ def test_a_resumed_run_has_the_same_bits_with_dropout_and_batch_norm(ranks):
         assert not same_tensors(rank["stopped"]["state"], rank["whole"]["state"])
 
 
+@pytest.mark.parametrize("name", ["divided, resumed", "divided, resumed whole"])
+def test_a_run_with_divided_optimiser_state_is_resumed_with_the_same_bits(ranks, name):
+    for rank in ranks:
+        assert rank["divided, stopped"]["status"] == "interrupted"
+        assert same(rank[name], rank["captured"])
+        assert same_tensors(rank[name]["state"], rank["captured"]["state"])
+
+
 def test_ranks_draw_different_numbers(ranks, folder):
     tensors, _ = CheckpointStore(folder / "whole" / "checkpoint").load()
     assert not torch.equal(tensors["random/cpu"], tensors["ranks/1/random/cpu"])

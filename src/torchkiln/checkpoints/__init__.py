@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torchkiln.core._lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from torchkiln.checkpoints._divided import gather_optimizer_state as gather_optimizer_state
     from torchkiln.checkpoints._files import find_non_finite as find_non_finite
     from torchkiln.checkpoints._precision import keep_state_precision as keep_state_precision
     from torchkiln.checkpoints._state import load_optimizer_tensors as load_optimizer_tensors
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Checkpoint": "torchkiln.checkpoints._store",
     "CheckpointStore": "torchkiln.checkpoints._store",
+    "gather_optimizer_state": "torchkiln.checkpoints._divided",
     "find_non_finite": "torchkiln.checkpoints._files",
     "keep_state_precision": "torchkiln.checkpoints._precision",
     "load_optimizer_tensors": "torchkiln.checkpoints._state",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchkiln.checkpoints._divided import refuse_step_of_parts
 from torchkiln.core import OptimizerError, warn_user
 from torchkiln.torch_internals._optimizers import step_hooks_of
 
@@ -41,7 +42,8 @@ def keep_state_precision(optimizer: torch.optim.Optimizer) -> None:
 
 def has_foreign_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Whether somebody else registered hooks around `step`."""
-    return any(hook is not _refuse_step for hook in step_hooks_of(optimizer))
+    own = (_refuse_step, refuse_step_of_parts)
+    return any(hook not in own for hook in step_hooks_of(optimizer))
 
 
 def warn_about_narrow_state(found: set[str]) -> None:

@@ -122,6 +122,8 @@ class Options:
             weights. None: yes, if there are several. False: each one trains a model of its own.
         reduction_order: "folded" adds gradients in the order of ranks, which gives the bits of as
             many replicas in one process; "fastest" leaves the order to the communication library.
+        shard_optimizer: Whether each of several processes keeps a part of the optimiser's state and
+            updates that part of the parameters, instead of all of them. One process has it all.
         collective_timeout_s: Seconds that a process waits for the others before it gives up.
         anchors: Internal tensors to keep after each call, by name.
         recorded: Settings that were accepted but have no meaning on this device.
@@ -150,6 +152,7 @@ class Options:
     process_id: int = 0
     sync_gradients: bool | None = None
     reduction_order: ReductionOrder = ReductionOrder.FOLDED
+    shard_optimizer: bool = False
     collective_timeout_s: float = 120.0
     anchors: Mapping[str, Anchor] = dataclasses.field(default_factory=dict)
     recorded: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -176,7 +179,7 @@ class Options:
                 raise OptionsError(f"{name} must be a mapping, got {shown(getattr(self, name))}")
         for name in _COUNTS:
             _require_count(name, getattr(self, name))
-        for name in ("check_finite", "show_progress"):
+        for name in ("check_finite", "show_progress", "shard_optimizer"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionsError(f"{name} must be True or False, got {getattr(self, name)!r}")
         # Not `in`: 0 and 1 are equal to False and True, but are neither.
@@ -230,6 +233,11 @@ class Options:
         """Forward and backward passes of all processes that share one weight update."""
         ranks = self.num_processes if self.synchronizes else 1
         return self.micro_batches_per_update * ranks
+
+    @property
+    def num_state_parts(self) -> int:
+        """Parts that the optimiser's state is divided into, one for each process."""
+        return self.num_processes if self.shard_optimizer and self.synchronizes else 1
 
     @property
     def combined_factor(self) -> int:

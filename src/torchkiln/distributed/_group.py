@@ -21,6 +21,7 @@ from torchkiln.distributed._forks import let_go_in_children
 from torchkiln.distributed._introduction import arrive, introduce
 from torchkiln.distributed._ordered_sum import OrderedSum
 from torchkiln.distributed._packed import packed, unpacked
+from torchkiln.distributed._parts import Parts
 from torchkiln.distributed._peers import Peers
 from torchkiln.distributed._roll_call import Failure, call_roll
 from torchkiln.distributed._store import Board, StoreGoneError
@@ -59,6 +60,7 @@ class Group:
         self._failure: str | None = None
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._add_in_order = OrderedSum()
+        self._parts = Parts(world.size, world.rank)
         self._steps = itertools.count()
         if world.size > 1:
             self._join()
@@ -81,6 +83,37 @@ class Group:
                 dist.all_reduce(flat, group=group)
             else:
                 self._add_in_order(flat, self.world.size, group)
+
+    def sum_own_part_(self, flat: Tensor) -> None:
+        """Replace this process' part of the numbers by the sum of all processes, in rank order.
+
+        Args:
+            flat: One dimension, contiguous; its length is a multiple of the number of processes.
+                What is in the parts of the others afterwards is of no use.
+        """
+        with self._talking():
+            if self.world.size > 1:
+                self._parts.sum_own_(flat, self._group_for(flat))
+
+    def gather_parts(self, part: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yield the parts of all processes, piece by piece: where it begins, and a row for each.
+
+        Every process goes on to the end. A piece is overwritten by the next one.
+
+        Args:
+            part: Of this process; one dimension, contiguous, as long on all of them.
+        """
+        if self.world.size == 1:
+            yield 0, part.view(1, -1)
+            return
+        pieces = self._parts.gather(part, self._group_for(part))
+        while True:
+            # What is done with a piece is no talk.
+            with self._talking():
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
 
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         """Give the tensors of every process the values of rank 0, in few messages."""

@@ -55,7 +55,8 @@ def find_group(options: Options, *, training: bool) -> Group | None:
 
     Raises:
         DistributedError: There is no group of processes, though the options speak of several.
-        OptionsError: The options do not say who this process is in its group.
+        OptionsError: The options do not say who this process is in its group, or its backend cannot
+            divide an update among processes.
     """
     if not training:
         return None
@@ -75,6 +76,11 @@ def find_group(options: Options, *, training: bool) -> Group | None:
         raise OptionsError(
             f"the options say process {options.process_id} of {options.num_processes}, but this is "
             f"rank {world.rank} of {world.size}; use torchkiln.distributed.start().options(options)"
+        )
+    if options.shard_optimizer and options.backend is Backend.EAGER:
+        raise OptionsError(
+            "shard_optimizer=True needs a recorded step, which tells ahead which parameters an "
+            "update changes; use backend='inductor' or backend='capture', or leave it out"
         )
     return group_of(world, options.collective_timeout_s)
 
@@ -116,6 +122,7 @@ def join(group: Group, step: StepFunction, optimizer: OptimizerBinding, num_note
             "the program", described, "make model, optimiser and options alike on every rank"
         )
     group.broadcast_([tensor for tensor in step.binding.tensors if _can_be_written(tensor)])
+    optimizer.gather_what_was_divided()
     take_state_of_first(group, optimizer.optimizer)
 
 

@@ -194,7 +194,8 @@ class Program(JointProgram):
     def _install(self, step: StepFunction, arrangement: Arrangement | None, built: Built) -> None:
         check_anchored_parameters(self.options, step.binding)
         if self._optimizer is not None and arrangement is not None:
-            self._optimizer.install(arrangement, built.metadata.updated)
+            parts = self.options.num_state_parts
+            self._optimizer.install(arrangement, built.metadata.updated, parts, self.group)
         self._built, self._signature = built, step.signature
         self._executor = Executor(
             step.binding,

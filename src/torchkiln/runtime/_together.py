@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from torchkiln.checkpoints._divided import Recipients, gather_optimizer_state
 from torchkiln.core import OptimizerError, Options
 from torchkiln.core._tracebacks import short_tracebacks
 from torchkiln.runtime._joining import CommonCache, join, part_random_streams, require_same_updates
@@ -65,6 +66,21 @@ class JointProgram(OpenProgram):
         if self._executor is None or self._executor.sharing is None:
             return 0.0
         return self._executor.sharing.seconds
+
+    @short_tracebacks()
+    def gather_optimizer_state(self, to: Recipients = "all") -> None:
+        """Make the optimiser's state whole if it is divided (`Options(shard_optimizer=True)`).
+
+        Afterwards, and until the next update, `optimizer.state_dict()` returns all of it in torch's
+        format. Called by all processes together; it does nothing if the state is not divided.
+
+        Args:
+            to: "all": every rank has the whole state; "first": rank 0 alone.
+        """
+        if self._optimizer is None:
+            raise OptimizerError("an inference program has no optimiser; use training_model")
+        with self.turn:
+            gather_optimizer_state(self._optimizer.optimizer, to)
 
     # -- how they become one ----------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import torchkiln
 from torchkiln.checkpoints import (
     CheckpointStore,
     find_non_finite,
+    gather_optimizer_state,
     load_optimizer_tensors,
     optimizer_tensors,
     random_state,
@@ -170,6 +171,7 @@ class RunSaver:
                 buffers=self._buffers.own(),
             )
             states = self._ranks.gather(own)
+            gather_optimizer_state(self._state.optimizer, to="first")
             with self._buffers.averaged([one.buffers for one in states]):
                 self._ranks.first_does("save", lambda: self._write(history, states))
         self._has_saved = True

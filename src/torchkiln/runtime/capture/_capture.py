@@ -23,6 +23,7 @@ from torchkiln.runtime.capture._entries import Entries, EntryResult, entry_names
 from torchkiln.runtime.capture._replay import replayed_checkpoints
 from torchkiln.runtime.capture._step import BACKWARD_CODE, FORWARD_CODE, StepFunction
 from torchkiln.runtime.optim._arrangement import Arrangement
+from torchkiln.runtime.optim._division import divide
 from torchkiln.runtime.optim._tables import empty_tables
 from torchkiln.runtime.passes._aggregation import aggregate_natively, natives_of_aggregations
 from torchkiln.runtime.passes._checks import check_graph
@@ -272,12 +273,32 @@ def _record_split(
     unused = [len(tensors) + m for m in range(len(sums)) if m not in told.reached]
     used = sorted(told.reached)
     chosen = arrangement.select([arrangement.names[member] for member in used])
+    if step.options.num_state_parts > 1:
+        update = _record_update_of_parts(step, chosen, tables)
+        return _Recorded(
+            {"accumulate": _without_inputs(accumulate, unused), "update": update}, told
+        )
     own = [params[member] for member in used]
     state = [tensor for entry in _empty_state(chosen, own) for tensor in entry]
     inputs = [*own, *(chosen.empty_sum(param) for param in own), *state, *tables]
     every = functools.partial(Entries(step, chosen).update, reached=range(len(used)))
     update, _ = _record(every, inputs)
     return _Recorded({"accumulate": _without_inputs(accumulate, unused), "update": update}, told)
+
+
+def _record_update_of_parts(
+    step: StepFunction, arrangement: Arrangement, tables: list[Tensor]
+) -> Entry:
+    """Record what one of several processes does with its parts of everything that is updated."""
+    division = divide(arrangement, step.options.num_state_parts)
+    of_parts, device = division.of_parts, arrangement.device
+    parts = [torch.empty(block.part, dtype=block.dtype, device=device) for block in division.blocks]
+    sums = [of_parts.empty_sum(part) for part in parts]
+    state = [tensor for own in _empty_state(of_parts, parts) for tensor in own]
+    norm = torch.empty((), dtype=torch.float32, device=device)
+    inputs = [*parts, *sums, *state, *tables, norm]
+    update, _ = _record(Entries(step, of_parts).update_parts, inputs)
+    return update
 
 
 def _empty_state(arrangement: Arrangement, params: list[Tensor]) -> list[list[Tensor]]:

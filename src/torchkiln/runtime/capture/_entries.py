@@ -5,7 +5,9 @@ Their inputs, in order:
 - `infer`: module tensors, micro-batch;
 - `step` (one micro-batch an update): module tensors, optimiser state, tables, micro-batch;
 - `accumulate` (several): module tensors, gradient sums, global scalars, micro-batch;
-- `update` (after them): updated parameters, gradient sums, optimiser state, tables.
+- `update` (after them): updated parameters, gradient sums, optimiser state, tables. If processes
+  divide the update, parts take the place of parameters, sums and state (`optim/_division.py`), and
+  the norm of all gradients comes last.
 
 Each is recorded once by capture; the eager backend calls it as it stands.
 """
@@ -115,6 +117,13 @@ class Entries:
                     total.zero_()
         return EntryResult([])
 
+    def update_parts(self, *flat: Tensor) -> EntryResult:
+        """Change this process' parts; return where those go whose norms others must know, too."""
+        count = len(self._arranged.names)
+        sizes = [count, count, self._num_state(), len(self._arranged.dtypes()) + 1]
+        params, sums, state, tables, (norm,) = _split(flat, sizes)
+        return EntryResult(self._apply(params, list(sums), state, tables, norm))
+
     def _gradients(
         self, own: list[Tensor], batch: list[Tensor], scalars: Tensor
     ) -> tuple[EntryResult, list[Tensor | None]]:
@@ -139,9 +148,10 @@ class Entries:
         grads: list[Tensor | None],
         state: list[Tensor],
         tables: list[Tensor],
-    ) -> None:
-        by_parameter = self._by_parameter(state)
-        apply_update(self._arranged, self._step.options, params, grads, by_parameter, tables)
+        norm: Tensor | None = None,
+    ) -> list[Tensor]:
+        own = self._by_parameter(state)
+        return apply_update(self._arranged, self._step.options, params, grads, own, tables, norm)
 
     def _num_state(self) -> int:
         return sum(

@@ -23,7 +23,13 @@ from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._losses import LossRecorder, find_loss
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._state_dtypes import HALVES, widened
-from torchkiln.runtime.optim._tables import inverse_scale, limit_of_norm, share_of_micro_batch
+from torchkiln.runtime.optim._tables import (
+    inverse_scale,
+    limit_of_norm,
+    scalars_of,
+    share_of_micro_batch,
+)
+from torchkiln.runtime.optim._update_rules import LAMBRule
 from torchkiln.runtime.passes._origins import updating
 from torchkiln.runtime.recompute._choice import Survey, surveyed
 from torchkiln.runtime.recompute._modules import recomputed
@@ -229,11 +235,27 @@ def apply_update(
     gradients: list[Tensor | None],
     state: list[dict[str, Tensor]],
     tables: list[Tensor],
-) -> None:
-    """Change parameters and optimiser state in place from (summed) gradients; None skips one."""
+    norm: Tensor | None = None,
+) -> list[Tensor]:
+    """Change parameters and optimiser state in place from (summed) gradients; None skips one.
+
+    Args:
+        arrangement: Of the parameters.
+        options: Of the program.
+        params: The parameters.
+        gradients: Of each of them.
+        state: Of each of them.
+        tables: The numbers of the update.
+        norm: Of all gradients together, if these parameters are parts of others. None: they are
+            whole.
+
+    Returns:
+        Of parts, for each one that changes as a whole, where it goes; it is not changed here.
+    """
     *hyper, global_scalars = tables
     recipe = arrangement.recipe
     grads = {member: grad for member, grad in enumerate(gradients) if grad is not None}
+    directions: list[Tensor] = []
 
     def change(function: Callable[[Tensor], Tensor]) -> None:
         for member, grad in grads.items():
@@ -249,20 +271,20 @@ def apply_update(
             inverse = inverse_scale(global_scalars)
             change(lambda grad: grad * inverse.to(grad.dtype))
         if recipe.clips:
-            factor = _clip_factor(grads, limit_of_norm(global_scalars))
+            factor = _clip_factor(grads, limit_of_norm(global_scalars), norm)
             change(lambda grad: grad * factor.to(grad.dtype))
-        dtypes = arrangement.dtypes()
-        position = dict.fromkeys(dtypes, 0)
-        for row in arrangement.rows:
-            table = hyper[dtypes.index(row.dtype)]
-            scalars = table[position[row.dtype]].unbind()
-            position[row.dtype] += 1
+        for row, scalars in zip(arrangement.rows, scalars_of(arrangement, hyper), strict=True):
             rule = recipe.rules[row.group]
             used = scalars[: rule.num_hyper]
             for member in row.members:
                 if member in grads:
                     with updating(arrangement.names[member]):
-                        rule.update(params[member], grads[member], state[member], used)
+                        own = params[member], grads[member], state[member], used
+                        if norm is not None and isinstance(rule, LAMBRule):
+                            directions.append(rule.direction(*own))
+                        else:
+                            rule.update(*own)
+    return directions
 
 
 def _mean(total: Tensor, scalars: Tensor) -> Tensor:
@@ -273,11 +295,12 @@ def _mean(total: Tensor, scalars: Tensor) -> Tensor:
     return total * share_of_micro_batch(scalars, total.dtype)
 
 
-def _clip_factor(grads: dict[int, Tensor], limit: Tensor) -> Tensor:
+def _clip_factor(grads: dict[int, Tensor], limit: Tensor, norm: Tensor | None) -> Tensor:
     """Return what makes the joint norm of gradients at most `limit`, as `clip_grad_norm_` does."""
-    norms = [torch.linalg.vector_norm(grad.to(limit.dtype)) for grad in grads.values()]
-    total = torch.linalg.vector_norm(torch.stack(norms))
-    return torch.clamp(limit / (total + 1e-6), max=1.0)
+    if norm is None:
+        norms = [torch.linalg.vector_norm(grad.to(limit.dtype)) for grad in grads.values()]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+    return torch.clamp(limit / (norm + 1e-6), max=1.0)
 
 
 def _refuse_opaque(node: Node) -> None:

@@ -111,10 +111,11 @@ _NOT_IN_KEY = {
     "gradient_accumulation": "is a number among the inputs; whether there is any is in the key",
     "replication_factor": "is a number among the inputs, like accumulation",
     "input_group_size": "inputs are ordered by the loop around the executable",
-    "num_processes": "is a number among the inputs, like accumulation",
+    "num_processes": "is a number among the inputs; num_state_parts is in the key",
     "process_id": "says which data this process has",
     "sync_gradients": "sums are exchanged by the loop around the executable",
     "reduction_order": "sums are exchanged by the loop around the executable",
+    "shard_optimizer": "the number of parts of the optimiser's state is in the key",
     "collective_timeout_s": "says how long to wait for others",
     "device": "is in the description of the environment",
     "recorded": "has no effect",
@@ -128,6 +129,8 @@ def _fast_key(
     names = [field.name for field in dataclasses.fields(options) if field.name not in _NOT_IN_KEY]
     chosen = {name: getattr(options, name) for name in names}
     chosen["anchors"] = [dataclasses.astuple(anchor) for anchor in options.anchors.values()]
+    # Parts are the shorter the more processes there are.
+    chosen["num_state_parts"] = options.num_state_parts
     # One micro-batch an update is another graph than several; how many they are is an input.
     entries = entry_names(options, training=step.training)
     plan: Any = None

@@ -19,6 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from torchkiln.checkpoints._divided import require_complete
 from torchkiln.core import (
     ExecutableError,
     Options,
@@ -73,8 +74,11 @@ def write_program(
 
     Raises:
         ExecutableError: if the backend makes no native code, or the outputs are custom objects.
+        OptimizerError: if this process has only a part of the optimiser's state.
     """
     options = program.options
+    if optimizer is not None:
+        require_complete(optimizer, "export()")
     if package is None:
         raise ExecutableError(
             f"backend {options.backend.value!r} makes no executable file; export a program "
@@ -200,7 +204,7 @@ class ExportedProgram:
     def _check_updates(
         self, version: int, metadata: ProgramMetadata, stored: Options, wanted: Options
     ) -> None:
-        """Refuse code that would take the mean of gradients over a wrong number of them."""
+        """Refuse code that would take a wrong mean of gradients, or parts of another length."""
         before, now = (o.total_micro_batches_per_update for o in (stored, wanted))
         is_counted = "accumulate" in metadata.entries and version > 1
         if before != now and "infer" not in metadata.entries and not is_counted:
@@ -208,6 +212,13 @@ class ExportedProgram:
                 f"{self._path} was compiled for updates of {before} micro-batches, but the options "
                 f"make {now} of one update (gradient_accumulation x replication_factor x "
                 f"processes); choose them so that there are {before}, or compile again"
+            )
+        parts, wanted_parts = stored.num_state_parts, wanted.num_state_parts
+        if parts != wanted_parts and "update" in metadata.entries:
+            raise ExecutableError(
+                f"{self._path} was compiled for optimiser state in {parts} part(s), but the "
+                f"options make {wanted_parts} (shard_optimizer, one for each process); use as many "
+                "processes and the same shard_optimizer, or compile again"
             )
 
     def fill_module(self) -> None:

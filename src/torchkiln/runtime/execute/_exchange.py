@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import final
 
 import torch
@@ -56,19 +57,61 @@ class Exchange:
         """
         group, tail = self.group, sums.tail
         rank = group.world.rank
-        group.place = f"update {self._num_updates + 1}"
-        checks = (float(self._num_updates % _MODULUS), float(digest % _MODULUS))
+        checks = self._begin(digest)
         # Rows of the others are zero here, so that adding them up leaves what each of them wrote.
         tail.zero_()
         tail[rank].copy_(torch.tensor([*checks, *told], dtype=tail.dtype))
+        with self.timed("gradients"):
+            for buffer in sums.buffers.values():
+                group.sum_(_as_real(buffer), self._order.value)
+        rows = tail.to("cpu", torch.float32, copy=True)
+        self._check(rows)
+        return self._checked(rows)
+
+    def sum_parts_(
+        self, buffers: Sequence[Tensor], digest: int, tell: Callable[[], Sequence[float]]
+    ) -> Tensor:
+        """Replace this process' part of each buffer by the sum of all; of the rest nothing is left.
+
+        Args:
+            buffers: Of gradient sums, each as long as many parts as there are processes.
+            digest: As for `sum_`.
+            tell: Returns numbers for all others; called when the sums are there.
+
+        Returns:
+            What each process told, a row for each, in float64 on the CPU.
+
+        Raises:
+            DistributedError: A process is missing, or is at another update.
+        """
+        group = self.group
+        checks = self._begin(digest)
+        with self.timed("gradients"):
+            for buffer in buffers:
+                group.sum_own_part_(_as_real(buffer))
+            own = [*checks, *tell()]
+            rows = torch.zeros((group.world.size, len(own)), dtype=torch.float64)
+            rows[group.world.rank] = torch.tensor(own, dtype=torch.float64)
+            group.sum_(rows.view(-1))
+        return self._checked(rows)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Count the time of collectives, and tell listeners what is exchanged meanwhile."""
         begin = time.perf_counter()
         try:
-            with span("collective", "gradients"):
-                for buffer in sums.buffers.values():
-                    group.sum_(_as_real(buffer), self._order.value)
+            with span("collective", what):
+                yield
         finally:
             self.seconds += time.perf_counter() - begin
-        rows = tail.to("cpu", torch.float32, copy=True)
+
+    def _begin(self, digest: int) -> tuple[float, float]:
+        """Return what must be the same in all processes, for the update that comes now."""
+        self.group.place = f"update {self._num_updates + 1}"
+        return float(self._num_updates % _MODULUS), float(digest % _MODULUS)
+
+    def _checked(self, rows: Tensor) -> Tensor:
+        """Return what each process told if all of them do the same update."""
         self._check(rows)
         self._num_updates += 1
         return rows[:, _NUM_CHECKS:]

@@ -60,9 +60,7 @@ class Executor:
         self._notes = notes or Notes()
         self.sharing: Sharing | None = None
         if optimizer is not None:
-            self.sharing = Sharing(
-                optimizer, built, self.device, self._notes, group, options.reduction_order
-            )
+            self.sharing = Sharing(optimizer, built, self.device, self._notes, group, options)
         self._num_anchors = len(micro_batch_anchors(options))
         self._order = slice_order(options)
         self._anchors: dict[str, Tensor] = {}
@@ -194,8 +192,7 @@ class Executor:
         tables: list[Tensor],
     ) -> None:
         """Sum up the gradients of micro-batches, here and in other processes, and use them."""
-        optimizer, sums = self.optimizer, sharing.sums
-        assert optimizer is not None
+        sums = sharing.sums
         kept: list[list[Tensor]] = []
         is_noted = sharing.wants_outputs
         try:
@@ -206,7 +203,7 @@ class Executor:
                 if is_noted:
                     kept.append(outputs)
             sharing.share(self._structures(kept) if is_noted else [])
-            self._runs["update"]([*optimizer.params, *sums, *optimizer.state_tensors, *tables])
+            sharing.update(self._runs["update"], tables)
         except BaseException:
             # An interrupt must not leave half a sum for the next update.
             sharing.clear_()

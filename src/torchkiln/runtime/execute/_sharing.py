@@ -8,9 +8,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from torchkiln.core import ReductionOrder
+from torchkiln.core import Options
 from torchkiln.distributed import Group
+from torchkiln.runtime.execute._block_sums import BlockSums
 from torchkiln.runtime.execute._built import Built
+from torchkiln.runtime.execute._clocked import Run
+from torchkiln.runtime.execute._divided_update import DividedUpdate
 from torchkiln.runtime.execute._exchange import Exchange
 from torchkiln.runtime.execute._gradient_sums import GradientSums
 from torchkiln.runtime.execute._notes import Notes
@@ -27,7 +30,7 @@ class Sharing:
         device: Where they are.
         notes: What processes tell each other.
         group: The processes; None: this one trains alone.
-        order: In which order sums of processes are added.
+        options: Of the program: how gradients are added up, and what each process updates.
     """
 
     def __init__(
@@ -37,20 +40,29 @@ class Sharing:
         device: torch.device,
         notes: Notes,
         group: Group | None,
-        order: ReductionOrder,
+        options: Options,
     ) -> None:
         self._optimizer = optimizer
         self._executable = built.executable
         self._accumulates = "accumulate" in built.metadata.entries
         self._device = device
         self._notes = notes
-        self._exchange = None if group is None else Exchange(group, order)
+        self._exchange = None if group is None else Exchange(group, options.reduction_order)
+        self._options = options
+        self._divided: DividedUpdate | None = None
         # Whether what is done now will be undone, so that nobody need know of it.
         self._is_apart = False
         self.fit()
 
     def fit(self) -> None:
         """Make room for the sums and for as many notes as there are now."""
+        division = self._optimizer.division
+        if division is not None and self._exchange is not None:
+            self._divided = DividedUpdate(
+                self._optimizer, division, self._options, self._exchange, self._device
+            )
+            self._sums: GradientSums | BlockSums = self._divided.sums
+            return
         forms = self._optimizer.sum_forms() if self._accumulates else []
         if self._exchange is None:
             self._sums = GradientSums(forms, self._device)
@@ -106,10 +118,17 @@ class Sharing:
             DistributedError: A process is missing, or is at another update.
         """
         if self._is_apart:
+            if self._divided is not None:
+                self._divided.measure_alone()
             return
         if self._exchange is None:
             self.note(outputs)
             return
+        if self._divided is not None:
+            told = self._notes.written(outputs)
+            self._notes.hear(self._divided.share(self._optimizer.digest_of_numbers(), told))
+            return
+        assert isinstance(self._sums, GradientSums)
         reached = self._executable.reached
         # Plain Python finds out as it goes which parameters have gradients: perhaps others here
         # than there. But an update must change the same ones everywhere.
@@ -120,6 +139,19 @@ class Sharing:
         if reached is not None:
             reached.update(m for m in members if bool(rows[:, m].any()))
         self._notes.hear(rows[:, len(members) :])
+
+    def update(self, run: Run, tables: list[Tensor]) -> None:
+        """Change the parameters by the sums, which are zero afterwards.
+
+        Args:
+            run: The update of the executable.
+            tables: The numbers of the update.
+        """
+        if self._divided is not None:
+            self._divided.update(run, tables, is_apart=self._is_apart)
+            return
+        optimizer = self._optimizer
+        run([*optimizer.params, *self.sums, *optimizer.state_tensors, *tables])
 
     def note(self, outputs: list[Any]) -> None:
         """Take down notes about an update that no other process takes part in."""

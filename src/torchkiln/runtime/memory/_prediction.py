@@ -41,7 +41,7 @@ def add_up(
         timelines: Memory over the calls of each entry.
     """
     timeline = worst_of(timelines)
-    state = _state_bytes(arrangement, captured.updated)
+    state = _state_bytes(arrangement, captured.updated, step.options.num_state_parts)
     sums = _sum_bytes(arrangement, captured.updated)
     turn = timeline.turn()
     saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b, turn))
@@ -97,14 +97,16 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(sizes.values())
 
 
-def _state_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:
-    """Return the bytes of optimiser state by parameter."""
+def _state_bytes(
+    arrangement: Arrangement | None, updated: list[str], num_parts: int
+) -> dict[str, int]:
+    """Return the bytes of this process' part of the optimiser's state by parameter."""
     if arrangement is None:
         return {}
     dtypes = arrangement.recipe.state_dtypes
     return {
         name: sum(
-            param.numel() * dtypes.of(key, param).itemsize
+            -(-param.numel() // num_parts) * dtypes.of(key, param).itemsize
             for key in arrangement.rule(member).state_names
         )
         for member, (name, param) in enumerate(

@@ -11,12 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchkiln.checkpoints._divided import (
+    gather_optimizer_state,
+    hold_parts,
+    holder_of,
+    require_complete,
+)
 from torchkiln.checkpoints._precision import keep_state_precision
 from torchkiln.core import OptimizerError
+from torchkiln.distributed import Group
 from torchkiln.runtime.call._binding import Binding
 from torchkiln.runtime.optim._arrangement import Arrangement, Row, arrange
+from torchkiln.runtime.optim._divided_state import DividedState
+from torchkiln.runtime.optim._division import Division, divide
 from torchkiln.runtime.optim._hyper import Hyper, read_hyper
-from torchkiln.runtime.optim._recipe import read_recipe
+from torchkiln.runtime.optim._program_state import ProgramState
+from torchkiln.runtime.optim._recipe import Recipe, read_recipe
 from torchkiln.runtime.optim._state import OptimizerState
 from torchkiln.runtime.optim._tables import HyperTables
 
@@ -33,7 +43,9 @@ class OptimizerBinding:
         self._recipe = read_recipe(optimizer)
         self._hyper = read_hyper(optimizer)
         self._digested: tuple[Hyper, int] | None = None
-        self._state: OptimizerState | None = None
+        self._state: ProgramState | None = None
+        # Parts that outlive the executable: without them the state would be lost.
+        self._left: DividedState | None = None
         self._tables: HyperTables | None = None
         self._group_sizes: list[int] = []
         self._rows: tuple[Row, ...] | None = None
@@ -69,24 +81,48 @@ class OptimizerBinding:
         now = self.arrange(binding)
         return now if self._rows is None else dataclasses.replace(now, rows=self._rows)
 
-    def install(self, arrangement: Arrangement, updated: list[str]) -> None:
-        """Make the state for an executable that updates the named parameters."""
+    def install(
+        self,
+        arrangement: Arrangement,
+        updated: list[str],
+        num_parts: int = 1,
+        group: Group | None = None,
+    ) -> None:
+        """Make the state for an executable that updates the named parameters.
+
+        Args:
+            arrangement: Of the parameters of the optimiser.
+            updated: Names of those that the executable updates.
+            num_parts: Into which their state is divided.
+            group: The processes that have the parts.
+        """
         if arrangement.recipe != self._recipe:
             self._recipe, self._hyper = arrangement.recipe, read_hyper(self.optimizer)
         chosen = arrangement.select(updated)
-        self._state = OptimizerState(self.optimizer, chosen)
+        require_complete(self.optimizer, "another program with this optimiser")
+        if num_parts > 1:
+            assert group is not None, "there is nobody to have the other parts"
+            division = divide(chosen, num_parts)
+            self._state = DividedState(self.optimizer, chosen, division, group)
+        else:
+            hold_parts(self.optimizer, None)
+            self._state = OptimizerState(self.optimizer, chosen)
+        self._left = None
         self._tables = HyperTables(chosen)
         self._group_sizes = self._sizes_now()
         self._rows = arrangement.rows
 
     def release(self) -> None:
         """Let go of the state; what the optimiser shows of it stays."""
+        if isinstance(self._state, DividedState):
+            self._state.is_released = True
+            self._left = self._state
         self._state = self._tables = self._rows = None
 
     # -- running ----------------------------------------------------------------------------
 
     @property
-    def _installed(self) -> OptimizerState:
+    def _installed(self) -> ProgramState:
         assert self._state is not None, "the program is not compiled"
         return self._state
 
@@ -100,6 +136,17 @@ class OptimizerBinding:
         """The state as the executable takes it."""
         return self._installed.tensors
 
+    @property
+    def division(self) -> Division | None:
+        """How the state is divided among processes; None: this one has all of it."""
+        state = self._state
+        return state.division if isinstance(state, DividedState) else None
+
+    @property
+    def recipe(self) -> Recipe:
+        """What of the optimiser is compiled in."""
+        return self._recipe
+
     def sum_forms(self) -> list[Tensor]:
         """Return the sum of each parameter's gradients as a tensor without memory."""
         arrangement = self._installed.arrangement
@@ -107,8 +154,7 @@ class OptimizerBinding:
 
     def state_by_name(self) -> dict[str, dict[str, Tensor]]:
         """Return the state tensors of each parameter."""
-        state = self._installed
-        return dict(zip(state.arrangement.names, state.by_member, strict=True))
+        return self._installed.by_name()
 
     def begin_call(self) -> None:
         """Take over what happened to the optimiser between calls.
@@ -160,6 +206,22 @@ class OptimizerBinding:
         return self._installed.snapshot()
 
     # -- several processes ------------------------------------------------------------------
+
+    def gather_what_was_divided(self) -> None:
+        """Make state whole that a program before divided, so that another one can take it over.
+
+        Called by all processes.
+
+        Raises:
+            OptimizerError: That program is still in use.
+        """
+        holder = holder_of(self.optimizer)
+        if isinstance(holder, DividedState) and not holder.is_released:
+            raise OptimizerError(
+                "another program divides the state of this optimiser (shard_optimizer=True); "
+                "destroy() that one first, or make an optimiser for each program"
+            )
+        gather_optimizer_state(self.optimizer)
 
     def group_of_parameters(self) -> dict[int, int]:
         """Return the group of each parameter that the optimiser holds, by its id."""

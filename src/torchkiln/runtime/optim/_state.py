@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from torchkiln.checkpoints._divided import require_complete
 from torchkiln.checkpoints._precision import warn_about_narrow_state
-from torchkiln.core import ExecutableError, OptimizerError
-from torchkiln.runtime.optim._arrangement import Arrangement, read_steps
-from torchkiln.runtime.optim._state_dtypes import HALVES
+from torchkiln.runtime.optim._arrangement import Arrangement
+from torchkiln.runtime.optim._program_state import ProgramState
 from torchkiln.torch_internals._optimizers import note_update
 
 
-class OptimizerState:
+@final
+class OptimizerState(ProgramState):
     """State tensors of the parameters that a program updates, live in `optimizer.state`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, arrangement: Arrangement) -> None:
@@ -27,8 +27,8 @@ class OptimizerState:
             arrangement.empty_state(member, param)
             for member, param in enumerate(arrangement.params)
         ]
-        # How many updates each row of the arrangement has seen, and the same for each parameter.
-        self.steps: list[int] = []
+        self.steps = []
+        # How many updates each parameter has seen.
         self._counts: Tensor | None = None
         # Members that no gradient reaches: they have no state, as in torch.
         self._unreached: set[int] = set()
@@ -41,6 +41,10 @@ class OptimizerState:
     def tensors(self) -> list[Tensor]:
         """The state as the executable takes it."""
         return [tensor for own in self.by_member for tensor in own.values()]
+
+    def by_name(self) -> dict[str, dict[str, Tensor]]:
+        """Return the state tensors of each parameter."""
+        return dict(zip(self.arrangement.names, self.by_member, strict=True))
 
     def snapshot(self) -> Callable[[], None]:
         """Copy the state, and return what puts it back, also if none was shown yet."""
@@ -94,26 +98,18 @@ class OptimizerState:
 
     def _adopt(self) -> None:
         """Copy values from `optimizer.state`; what is not there starts afresh."""
+        require_complete(self._optimizer, "this program")
         found = False
         narrow: set[str] = set()
-        params = self.arrangement.params
-        for member, (param, own) in enumerate(zip(params, self.by_member, strict=True)):
-            loaded = self._optimizer.state.get(param) or {}
+        for member, own in enumerate(self.by_member):
             for name, tensor in own.items():
-                value = loaded.get(name)
-                if not isinstance(value, Tensor):
+                value = self._loaded(member, name, tensor.dtype, narrow)
+                if value is None:
                     tensor.fill_(self.arrangement.rule(member).initial(name))
                     continue
                 found = True
-                if value.is_meta:
-                    raise OptimizerError(
-                        f"{name} of {self.arrangement.names[member]!r} in the optimiser's state is "
-                        "a meta tensor, which has no values; load a state with values"
-                    )
                 if value is not tensor:
                     tensor.copy_(value)
-                if value.dtype in HALVES and tensor.dtype not in HALVES:
-                    narrow.add(f"{name} ({value.dtype})")
         if narrow:
             warn_about_narrow_state(narrow)
         self.steps = self._read_steps()
@@ -121,20 +117,6 @@ class OptimizerState:
         self._published = False
         if found:
             self._publish()
-
-    def _read_steps(self) -> list[int]:
-        """Return how many updates each row has seen by the optimiser's own count."""
-        counted = read_steps(self._optimizer, self.arrangement.params)
-        steps = []
-        for row in self.arrangement.rows:
-            values = {counted[member] for member in row.members}
-            if len(values) > 1:
-                raise OptimizerError(
-                    f"the loaded optimiser state has different step counts {sorted(values)} within "
-                    f"group {row.group}; call destroy() on the program so that it compiles for them"
-                )
-            steps.append(values.pop() if values else 0)
-        return steps
 
     def _publish(self) -> None:
         """Show the state in `optimizer.state` in torch's format; it stays current from here on."""
@@ -177,16 +159,7 @@ class OptimizerState:
             OptimizerError: if it does not hold the same parameters in the same groups.
         """
         arrangement = self.arrangement
-        groups = enumerate(optimizer.param_groups)
-        group_of = {id(param): index for index, group in groups for param in group["params"]}
-        for row in arrangement.rows:
-            for member in row.members:
-                if group_of.get(id(arrangement.params[member])) != row.group:
-                    raise OptimizerError(
-                        f"the new optimiser does not hold {arrangement.names[member]!r} in group "
-                        f"{row.group}; build it from the parameters of the same module, in the "
-                        "same groups"
-                    )
+        self._check_groups(optimizer)
         has_own = any(optimizer.state.get(param) for param in arrangement.params)
         for param in arrangement.params:
             # The one before keeps a copy: two owners of one tensor would spoil each other's state.
@@ -206,14 +179,6 @@ class OptimizerState:
         Raises:
             ExecutableError: if the optimiser does not hold one of them.
         """
-        held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-        for name in self.arrangement.names:
-            if id(by_name[name]) not in held:
-                raise ExecutableError(
-                    f"parameter {name!r} was replaced by another object, but the optimiser still "
-                    "holds the old one; load with assign=False, or make a new optimiser and program"
-                )
-        params = [by_name[name] for name in self.arrangement.names]
-        self.arrangement = dataclasses.replace(self.arrangement, params=params)
+        self._arrange_for(by_name)
         if self._published:
             self._publish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,15 @@ def empty_tables(arrangement: Arrangement) -> list[Tensor]:
         for dtype in arrangement.dtypes()
     ]
     return [*tables, torch.empty((_NUM_SCALARS,), dtype=torch.float32, device=device)]
+
+
+def scalars_of(arrangement: Arrangement, hyper: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the numbers of each row, from the tables of the compute dtypes."""
+    dtypes = arrangement.dtypes()
+    position = dict.fromkeys(dtypes, 0)
+    for row in arrangement.rows:
+        yield hyper[dtypes.index(row.dtype)][position[row.dtype]].unbind()
+        position[row.dtype] += 1
 
 
 def _width(arrangement: Arrangement) -> int:

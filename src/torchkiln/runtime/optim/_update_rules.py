@@ -234,18 +234,30 @@ class LAMBRule(UpdateRule):
     def update(
         self, param: Tensor, grad: Tensor, state: Mapping[str, Tensor], hyper: Sequence[Tensor]
     ) -> None:
-        weight1, beta2, weight2, scale1, correction2, eps, decay, lr, max_norm = hyper
+        direction = self.direction(param, grad, state, hyper)
+        value = widened(param)
+        norms = torch.linalg.vector_norm(value), torch.linalg.vector_norm(direction)
+        param.copy_(value - self.rate(*norms, hyper) * direction)
+
+    def direction(
+        self, param: Tensor, grad: Tensor, state: Mapping[str, Tensor], hyper: Sequence[Tensor]
+    ) -> Tensor:
+        """Change `state` in place and return where the parameter goes, in whatever length."""
+        weight1, beta2, weight2, scale1, correction2, eps, decay, _, _ = hyper
         value, grad, mean, square = _widen(param, grad, state["exp_avg"], state["exp_avg_sq"])
         mean = mean + weight1 * (grad - mean)
         square = beta2 * square + weight2 * (grad * grad)
         state["exp_avg"].copy_(mean)
         state["exp_avg_sq"].copy_(square)
-        direction = scale1 * mean / (square.sqrt() / correction2 + eps) + decay * value
-        weight_norm = torch.minimum(torch.linalg.vector_norm(value), max_norm)
-        update_norm = torch.linalg.vector_norm(direction)
+        return scale1 * mean / (square.sqrt() / correction2 + eps) + decay * value
+
+    def rate(self, weight_norm: Tensor, update_norm: Tensor, hyper: Sequence[Tensor]) -> Tensor:
+        """Return what a direction is multiplied with, from the norms of a parameter and of it."""
+        *_, lr, max_norm = hyper
+        weight_norm = torch.minimum(weight_norm, max_norm)
         usable = (weight_norm > 0) & (update_norm > 0)
         trust = torch.where(usable, weight_norm / update_norm, torch.ones_like(update_norm))
-        param.copy_(value - lr * trust * direction)
+        return lr * trust
 
 
 def _corrections(enabled: bool, beta1: float, beta2: float, step: int) -> tuple[float, float]:
