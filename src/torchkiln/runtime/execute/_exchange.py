@@ -87,8 +87,9 @@ class Exchange:
             others = [str(r) for r, digest in enumerate(digests) if digest != digests[0]]
             raise DistributedError(
                 f"rank {', '.join(others)} would update with other numbers than rank 0 (learning "
-                "rate and the like, or how many updates the optimiser has seen); call "
-                "set_optimizer and load_state_dict with the same values on all ranks"
+                "rate and the like, or how many updates the optimiser has seen), or calls another "
+                "program; call set_optimizer and load_state_dict with the same values on all "
+                "ranks, and programs in the same order"
             )
 
 

@@ -61,7 +61,13 @@ class Executor:
         self.sharing: Sharing | None = None
         if optimizer is not None:
             self.sharing = Sharing(
-                optimizer, built, self.device, self._notes, group, options.reduction_order
+                optimizer,
+                built,
+                self.device,
+                self._notes,
+                group,
+                options.reduction_order,
+                binding,
             )
         self._num_anchors = len(micro_batch_anchors(options))
         self._order = slice_order(options)
@@ -142,6 +148,8 @@ class Executor:
             self._train(collection, slices)
         self._anchors = collection.anchored()
         self._num_kept = collection.num_kept
+        if self.sharing is not None:
+            self.sharing.end_call()
         return collection.outputs()
 
     def _run_one(self, tensors: list[Tensor]) -> list[Tensor]:

@@ -10,11 +10,16 @@ from torch import Tensor
 
 from torchkiln.core import ReductionOrder
 from torchkiln.distributed import Group
+from torchkiln.runtime.call._binding import Binding
+from torchkiln.runtime.execute._agreement import Agreement
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._exchange import Exchange
 from torchkiln.runtime.execute._gradient_sums import GradientSums
 from torchkiln.runtime.execute._notes import Notes
 from torchkiln.runtime.optim._binding import OptimizerBinding
+
+# Each process tells whether its weights were changed between two calls.
+_NUM_CHANGED = 1
 
 
 @final
@@ -28,6 +33,7 @@ class Sharing:
         notes: What processes tell each other.
         group: The processes; None: this one trains alone.
         order: In which order sums of processes are added.
+        binding: The module's tensors.
     """
 
     def __init__(
@@ -38,6 +44,7 @@ class Sharing:
         notes: Notes,
         group: Group | None,
         order: ReductionOrder,
+        binding: Binding,
     ) -> None:
         self._optimizer = optimizer
         self._executable = built.executable
@@ -45,6 +52,10 @@ class Sharing:
         self._device = device
         self._notes = notes
         self._exchange = None if group is None else Exchange(group, order)
+        self._binding = binding
+        self._agreement: Agreement | None = None
+        if group is not None:
+            self._agreement = Agreement(group, self._common, self._common_by_name)
         # Whether what is done now will be undone, so that nobody need know of it.
         self._is_apart = False
         self.fit()
@@ -60,8 +71,18 @@ class Sharing:
             forms,
             self._device,
             num_ranks=self._exchange.group.world.size,
-            num_slots=self._exchange.num_slots(num_flags + self._notes.count),
+            num_slots=self._exchange.num_slots(_NUM_CHANGED + num_flags + self._notes.count),
         )
+
+    def _common(self) -> list[Tensor]:
+        """Return what must be the same in all processes."""
+        weights = [bound.tensor for bound in self._binding.parameters]
+        return [*weights, *self._optimizer.state_tensors]
+
+    def _common_by_name(self) -> dict[str, Tensor]:
+        weights = {bound.name: bound.tensor for bound in self._binding.parameters}
+        states = self._optimizer.state_by_name().items()
+        return weights | {f"{key} of {name}": t for name, own in states for key, t in own.items()}
 
     @property
     def sums(self) -> list[Tensor]:
@@ -91,6 +112,13 @@ class Sharing:
         """Forget what processes told each other in the call before."""
         if not self._is_apart:
             self._notes.forget()
+            if self._agreement is not None:
+                self._agreement.begin_call()
+
+    def end_call(self) -> None:
+        """Take note that the weights are as this program left them."""
+        if self._agreement is not None and not self._is_apart:
+            self._agreement.end_call()
 
     def clear_(self) -> None:
         """Forget what was summed up."""
@@ -107,7 +135,7 @@ class Sharing:
         """
         if self._is_apart:
             return
-        if self._exchange is None:
+        if self._exchange is None or self._agreement is None:
             self.note(outputs)
             return
         reached = self._executable.reached
@@ -115,8 +143,11 @@ class Sharing:
         # than there. But an update must change the same ones everywhere.
         members = range(0 if reached is None else len(self.sums))
         told = [float(member in (reached or ())) for member in members]
-        told += self._notes.written(outputs)
-        rows = self._exchange.sum_(self._sums, self._optimizer.digest_of_numbers(), told)
+        told = [float(self._agreement.is_changed), *told, *self._notes.written(outputs)]
+        digest = self._agreement.digest(self._optimizer.digest_of_numbers())
+        rows = self._exchange.sum_(self._sums, digest, told)
+        self._agreement.settle(rows[:, 0].bool().tolist())
+        rows = rows[:, _NUM_CHANGED:]
         if reached is not None:
             reached.update(m for m in members if bool(rows[:, m].any()))
         self._notes.hear(rows[:, len(members) :])
