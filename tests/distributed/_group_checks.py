@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,21 @@ def check_parts(group: Group) -> None:
         assert torch.equal(found.view(-1), expected)
     with pytest.raises(ValueError, match=f"multiple of {size}"):
         group.sum_own_part_(torch.zeros(size + 1))
+
+
+def check_forks(group: Group) -> None:
+    """A forked child has let go of the connections, and would wait for ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks in a process with threads
+        child = os.fork()
+    if child == 0:
+        told = ""
+        try:
+            group.gather(1)
+        except DistributedError as error:
+            told = str(error)
+        os._exit(7 if f"was forked from rank {group.world.rank} and is none" in told else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def check_values(group: Group) -> None:
@@ -149,6 +166,13 @@ def check_a_second_group(world: World) -> None:
     assert second.gather(world.rank) == list(range(world.size))
 
 
+def check_leaving_too_early() -> None:
+    dist.destroy_process_group()
+    assert current() is None
+    with pytest.raises(DistributedError, match=r"has left the others .*leave that call out"):
+        start(timeout_s=5)
+
+
 def main() -> None:
     world = start(timeout_s=30)
     group = group_of(world, 30)
@@ -156,12 +180,14 @@ def main() -> None:
     check_sums(group)
     check_parts(group)
     check_values(group)
+    check_forks(group)
     check_agreement(group)
     check_waiting(group, Path(sys.argv[1]))
     check_failed_work(group)
     check_a_second_group(world)
     assert dist.is_initialized()
     group.meet("end")
+    check_leaving_too_early()
     print(f"rank {world.rank} is done with {torch.get_num_threads()} threads", flush=True)
 
 

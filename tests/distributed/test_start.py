@@ -67,11 +67,14 @@ def test_a_group_that_exists_is_taken():
 def test_one_of_two_ranks_was_not_started():
     message = refusal(run_some([0], of=2)[0], within_s=6)
     assert message.startswith("rank 1 of 2 did not come within 3 s. Start all 2 processes")
+    # Variables of a launcher may be still there from another run.
+    assert message.endswith("remove WORLD_SIZE, which says that torchrun started it with 1 more")
 
 
 def test_rank_0_was_not_started():
     message = refusal(run_some([1], of=2)[0], within_s=6)
     assert re.match(r"nobody answers at 127.0.0.1:\d+ within 3 s .*refused.*rank 0", message)
+    assert "this is process 1 of 2: if it is to train alone, remove WORLD_SIZE" in message
 
 
 @pytest.mark.slow

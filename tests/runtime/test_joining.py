@@ -93,6 +93,34 @@ def test_ranks_with_different_rates_are_an_error_until_they_agree(told):
     assert weights
 
 
+def test_ranks_that_call_different_programs_are_an_error(told):
+    error, is_kept = same(told, "programs_in_another_order")
+    assert error.startswith("DistributedError: rank 1 would update with other numbers")
+    assert "calls another program" in error
+    assert is_kept
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("weights_that_one_rank_loads", "first.weight and 3 more"),
+        ("weights_that_one_rank_replaces", "first.weight:"),
+        ("state_that_one_rank_loads", "momentum_buffer of first.weight and 3 more"),
+    ],
+)
+def test_what_one_rank_changes_between_calls_is_an_error_until_all_do(told, name, words):
+    for error, is_kept, later, _ in (rank[name] for rank in told):
+        assert f"the ranks no longer have the same {words}" in error
+        assert "of rank 1 since the last call" in error
+        assert is_kept
+        assert later == "no error"
+    assert told[0][name][-1] == told[1][name][-1]
+
+
+def test_weights_that_are_the_same_again_are_no_change(told):
+    assert same(told, "weights_that_are_put_back")
+
+
 def test_an_update_that_was_broken_off_leaves_nothing(told):
     error, is_zero, weights, undisturbed = same(told, "interrupted")
     assert error.startswith("KeyboardInterrupt")

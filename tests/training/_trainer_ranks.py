@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from rank_faults import RANK, at_call, send
+from rank_faults import RANK, at_call, at_validation, send
 from torch import nn
 
 from torchkiln import DataLoader, Options
@@ -168,6 +168,10 @@ def run_all(folder):
         found["stopped"] = fit(options, folder / "stopped", num_workers=1)
     found["resumed"] = fit(options, folder / "stopped")
     found |= fit_divided(options.replace(backend="capture"), folder)
+    # SIGINT at the other one, while both look at the held-out samples.
+    with at_validation(1, send(signal.SIGINT), rank=1):
+        found["stopped while judging"] = fit(options, folder / "judging")
+    found["resumed while judging"] = fit(options, folder / "judging")
     found["alone"] = error_of(lambda: make_trainer(PLAIN))
     found["loader"] = error_of(lambda: make_trainer(options, loaders=PLAIN))
     found["lists"] = error_of(lambda: fit(options, batches=lists(4 + 2 * RANK)))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from torchkiln.training._evaluation import LossEvaluator
 from torchkiln.training._steps import ProgramStep
 
 RANK = int(os.environ["RANK"])
@@ -32,6 +33,25 @@ def at_call(number: int, act: Callable[[dict[str, Any]], None], rank: int = 1) -
         yield
     finally:
         ProgramStep.__call__ = usual
+
+
+@contextlib.contextmanager
+def at_validation(number: int, act: Callable[[Any], None], rank: int = 1) -> Iterator[None]:
+    """Let `rank` do something in a validation, from 0."""
+    usual = LossEvaluator._losses
+    calls = iter(range(1_000_000))
+
+    @functools.wraps(usual)
+    def losses(self: LossEvaluator, *arguments: Any) -> Any:
+        if next(calls) == number and rank == RANK:
+            act(None)
+        return usual(self, *arguments)
+
+    LossEvaluator._losses = losses
+    try:
+        yield
+    finally:
+        LossEvaluator._losses = usual
 
 
 @contextlib.contextmanager

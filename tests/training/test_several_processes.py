@@ -81,6 +81,15 @@ def test_a_run_with_divided_optimiser_state_is_resumed_with_the_same_bits(ranks,
         assert same_tensors(rank[name]["state"], rank["captured"]["state"])
 
 
+def test_a_run_that_was_stopped_in_a_validation_has_the_same_bits(ranks):
+    for rank in ranks:
+        stopped, resumed = rank["stopped while judging"], rank["resumed while judging"]
+        assert stopped["status"] == "interrupted"
+        assert stopped["epochs"][-1][1] is None
+        assert same(resumed, rank["whole"])
+        assert same_tensors(resumed["state"], rank["whole"]["state"])
+
+
 def test_ranks_draw_different_numbers(ranks, folder):
     tensors, _ = CheckpointStore(folder / "whole" / "checkpoint").load()
     assert not torch.equal(tensors["random/cpu"], tensors["ranks/1/random/cpu"])

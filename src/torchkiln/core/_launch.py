@@ -17,6 +17,13 @@ from torchkiln.core._errors import DistributedError
 # SLURM's numbers for steps that are none: the batch script, the shell of salloc, and the like.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
+# By which variable a process takes itself for one of several.
+_SAYS_SO = {
+    "torchrun": "WORLD_SIZE",
+    "Open MPI": "OMPI_COMM_WORLD_SIZE",
+    "SLURM": "SLURM_STEP_ID",
+}
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,15 @@ class Launch:
     def is_on_one_host(self) -> bool:
         """Whether all processes are known to be on this host."""
         return self.local_size == self.size
+
+    @property
+    def how_to_be_alone(self) -> str:
+        """What helps if no others were started, and what the launcher left was only still there."""
+        name = _SAYS_SO[self.launcher]
+        return (
+            f"if it is to train alone, remove {name}, which says that {self.launcher} started it "
+            f"with {self.size - 1} more"
+        )
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launch | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -62,6 +63,7 @@ class Group:
         self._add_in_order = OrderedSum()
         self._parts = Parts(world.size, world.rank)
         self._steps = itertools.count()
+        self._process = os.getpid()
         if world.size > 1:
             self._join()
 
@@ -307,6 +309,12 @@ class Group:
     def _require_working(self) -> None:
         if self._failure is not None:
             raise DistributedError(self._failure)
+        if os.getpid() != self._process and self.world.size > 1:
+            raise DistributedError(
+                f"this process was forked from rank {self.world.rank} and is none of the "
+                f"{self.world.size} ranks, so it cannot train with them; train in the process that "
+                "called torchkiln.distributed.start(), or with sync_gradients=False"
+            )
 
 
 def group_of(world: World, timeout_s: float) -> Group:

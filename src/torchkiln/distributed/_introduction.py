@@ -19,7 +19,12 @@ _GIVEN_UP = "given up"
 
 
 def arrive(
-    board: Board, rank: int, size: int, timeout_s: float, begun_at: float | None = None
+    board: Board,
+    rank: int,
+    size: int,
+    timeout_s: float,
+    begun_at: float | None = None,
+    hint: str = "",
 ) -> dict[int, Member]:
     """Wait until all processes have come, and return who they are.
 
@@ -29,6 +34,7 @@ def arrive(
         size: How many there are.
         timeout_s: How long to wait for them.
         begun_at: Since when, as `time.monotonic` has it; None: since now.
+        hint: What else the message should say if they do not come.
 
     Raises:
         DistributedError: Some did not come in time, or one was started twice.
@@ -40,7 +46,8 @@ def arrive(
                 f"there is a rank {rank} already; each process needs a RANK of its own, from 0 to "
                 f"{size - 1}"
             )
-        _await_all(board, size, timeout_s, time.monotonic() if begun_at is None else begun_at)
+        begun_at = time.monotonic() if begun_at is None else begun_at
+        _await_all(board, size, timeout_s, begun_at, hint)
         texts = [board.read(_key(other)) or "" for other in range(size)]
     except StoreGoneError as error:
         raise DistributedError(
@@ -82,13 +89,13 @@ def introduce(
     return Peers(rank, size, members, led), list(led.values())
 
 
-def _await_all(board: Board, size: int, timeout_s: float, begun_at: float) -> None:
+def _await_all(board: Board, size: int, timeout_s: float, begun_at: float, hint: str) -> None:
     end = begun_at + timeout_s
     while not board.has(_key(other) for other in range(size)):
         reason = board.read(_GIVEN_UP)
         if reason is None and time.monotonic() > end:
             missing = [other for other in range(size) if not board.has([_key(other)])]
-            reason = _not_come(missing, size, timeout_s)
+            reason = _not_come(missing, size, timeout_s) + (f"; {hint}" if hint else "")
             board.put(_GIVEN_UP, reason)
             time.sleep(_LINGER_S)
         if reason is not None:

@@ -27,6 +27,7 @@ from torchkiln.distributed._world import World
 from torchkiln.torch_internals._distributed import open_store, store_address, within_attempt
 
 _ALONE = World(0, 1, 0, 1)
+_has_joined = False
 # The store ends with rank 0, so it leaves last; for this long it waits for the others.
 _LAST_S = 3.0
 _PAUSE_S = 0.02
@@ -38,21 +39,35 @@ def join(timeout_s: float) -> World:
     Raises:
         DistributedError: They do not find each other within the time.
     """
+    global _has_joined
     if dist.is_initialized():
         return _adopt(timeout_s)
     launch = launched()
     if launch is None or launch.size == 1:
         return _ALONE
+    _require_first_time()
     point = meeting_point(launch)
     begun_at = time.monotonic()
     interface = choose_interface(point, launch)
-    store = _open_store(point, launch.rank, timeout_s)
+    store = _open_store(point, launch, timeout_s)
     board = Board("torchkiln/world", store)
-    members = arrive(board, launch.rank, launch.size, timeout_s, begun_at)
+    hint = "" if "TORCHELASTIC_RUN_ID" in os.environ else launch.how_to_be_alone
+    members = arrive(board, launch.rank, launch.size, timeout_s, begun_at, hint)
     peers = _make_group(store, launch, board, members, timeout_s, interface)
+    _has_joined = True
     at_exit(lambda: _leave(board, peers))
     divide_threads(launch.rank, members)
     return _world(launch, members)
+
+
+def _require_first_time() -> None:
+    """Refuse to join a second time: what the others said the first time is still at the store."""
+    if _has_joined:
+        raise DistributedError(
+            "this process has left the others (torch.distributed.destroy_process_group was called) "
+            "and cannot join them again; leave that call out, Torchkiln makes it at the end of the "
+            "program, or call torch.distributed.init_process_group(...) on all ranks before start()"
+        )
 
 
 def _adopt(timeout_s: float) -> World:
@@ -82,11 +97,11 @@ def _adopt(timeout_s: float) -> World:
     return _world(Launch("the process group", rank, size, None, None), members)
 
 
-def _open_store(point: MeetingPoint, rank: int, timeout_s: float) -> Any:
-    serves = rank == 0 and store_is_in_first()
+def _open_store(point: MeetingPoint, launch: Launch, timeout_s: float) -> Any:
+    serves = launch.rank == 0 and store_is_in_first()
     limit = datetime.timedelta(seconds=timeout_s)
     if not serves:
-        _await_store(point, timeout_s)
+        _await_store(point, launch, timeout_s)
     try:
         store = answer_soon(
             lambda: open_store(point.host, point.port, serves=serves, timeout=limit), timeout_s
@@ -106,7 +121,7 @@ def _open_store(point: MeetingPoint, rank: int, timeout_s: float) -> Any:
     return within_attempt(store, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def _await_store(point: MeetingPoint, timeout_s: float) -> None:
+def _await_store(point: MeetingPoint, launch: Launch, timeout_s: float) -> None:
     """Wait until somebody answers at the meeting point; torch itself would not say why not."""
     end = time.monotonic() + timeout_s
     point.addresses()
@@ -120,7 +135,8 @@ def _await_store(point: MeetingPoint, timeout_s: float) -> None:
                 raise DistributedError(
                     f"nobody answers at {point} within {timeout_s:g} s ({error}): rank 0 was not "
                     f"started there, or this host cannot reach it. Look at rank 0, at MASTER_ADDR "
-                    f"and MASTER_PORT, which must be the same for all processes, and at firewalls"
+                    f"and MASTER_PORT, which must be the same for all processes, and at firewalls; "
+                    f"this is process {launch.rank} of {launch.size}: {launch.how_to_be_alone}"
                 ) from error
         time.sleep(0.1)
 

@@ -41,7 +41,10 @@ def current() -> World | None:
 
 def _is_current(world: World) -> bool:
     """Whether a process group was neither made nor destroyed by somebody else since then."""
-    return world.size == (_group_size() or 1)
+    size = _group_size()
+    if size is None:
+        return world.size == 1
+    return (world.size, world.rank) == (size, sys.modules["torch.distributed"].get_rank())
 
 
 def _group_size() -> int | None:

@@ -13,7 +13,8 @@ def version_of(tensor: Tensor) -> int:
     """Return a number that grows with every write to the tensor's memory.
 
     torch: `_version` counts in-place operations, of views too and of fake tensors; 0 at first.
-    for: inputs that forward writes to are found while it is recorded, and written back.
+    for: inputs that forward writes to are found while it is recorded, and written back; processes
+        that train together notice that one of them loaded other weights.
     """
     return tensor._version
 

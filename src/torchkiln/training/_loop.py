@@ -81,6 +81,7 @@ class TrainingLoop:
         self._num_epochs = 0
         self._at = Whereabouts(history, state.batches, words)
         self._compile_seconds: float | None = None
+        self._can_train = False
 
     def run(self, num_epochs: int) -> Outcome:
         """Train until the epochs are done, a loss is not finite, or the person stops it.
@@ -147,12 +148,25 @@ class TrainingLoop:
                 first = next(batches, None)  # none: a loader had fewer batches than its length
             batches = batches if first is None else itertools.chain([first], batches)
         now = random_state()
-        self._compile_seconds = self._task.compile(first)
+        seconds = self._task.compile(first)
+        if seconds is not None:
+            self._compile_seconds = (self._compile_seconds or 0.0) + seconds
+        self._can_train = first is not None
         if self._saver is not None and self._saver.resumes:
             # Making programs may seed torch: a resumed run goes on with its own numbers.
             set_random_state(now)
             self._saver.restore_buffers()
         return batches
+
+    def _read_epoch(self) -> Iterator[Any]:
+        """Return the batches of an epoch that begins."""
+        if not self._can_train:
+            # A run that goes on in a validation makes what trains only now. That takes buffers of
+            # rank 0, and each process must get its own back.
+            batches = self._compile()
+            if batches is not None:
+                return batches
+        return self._state.batches.read(self._history.epoch)
 
     def _is_trained(self, epoch: int) -> bool:
         """Whether all batches of the epoch were used, as after an interrupt in its validation."""
@@ -163,7 +177,7 @@ class TrainingLoop:
         while history.epoch < self._num_epochs:
             with span("training", f"epoch {history.epoch + 1}"):
                 if batches is not None or not self._is_trained(history.epoch):
-                    self._train_epoch(batches or self._state.batches.read(history.epoch))
+                    self._train_epoch(batches or self._read_epoch())
                     batches = None
                 self._finish_epoch()
         self._ranks.is_at("the final predictions")

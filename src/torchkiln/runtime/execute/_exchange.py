@@ -64,9 +64,7 @@ class Exchange:
         with self.timed("gradients"):
             for buffer in sums.buffers.values():
                 group.sum_(_as_real(buffer), self._order.value)
-        rows = tail.to("cpu", torch.float32, copy=True)
-        self._check(rows)
-        return self._checked(rows)
+        return self._checked(tail.to("cpu", torch.float32, copy=True))
 
     def sum_parts_(
         self, buffers: Sequence[Tensor], digest: int, tell: Callable[[], Sequence[float]]
@@ -130,8 +128,9 @@ class Exchange:
             others = [str(r) for r, digest in enumerate(digests) if digest != digests[0]]
             raise DistributedError(
                 f"rank {', '.join(others)} would update with other numbers than rank 0 (learning "
-                "rate and the like, or how many updates the optimiser has seen); call "
-                "set_optimizer and load_state_dict with the same values on all ranks"
+                "rate and the like, or how many updates the optimiser has seen), or calls another "
+                "program; call set_optimizer and load_state_dict with the same values on all "
+                "ranks, and programs in the same order"
             )
 
 

@@ -60,7 +60,9 @@ class Executor:
         self._notes = notes or Notes()
         self.sharing: Sharing | None = None
         if optimizer is not None:
-            self.sharing = Sharing(optimizer, built, self.device, self._notes, group, options)
+            self.sharing = Sharing(
+                optimizer, built, self.device, self._notes, group, options, binding
+            )
         self._num_anchors = len(micro_batch_anchors(options))
         self._order = slice_order(options)
         self._anchors: dict[str, Tensor] = {}
@@ -140,6 +142,8 @@ class Executor:
             self._train(collection, slices)
         self._anchors = collection.anchored()
         self._num_kept = collection.num_kept
+        if self.sharing is not None:
+            self.sharing.end_call()
         return collection.outputs()
 
     def _run_one(self, tensors: list[Tensor]) -> list[Tensor]:

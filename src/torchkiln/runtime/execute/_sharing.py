@@ -10,6 +10,8 @@ from torch import Tensor
 
 from torchkiln.core import Options
 from torchkiln.distributed import Group
+from torchkiln.runtime.call._binding import Binding
+from torchkiln.runtime.execute._agreement import Agreement
 from torchkiln.runtime.execute._block_sums import BlockSums
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._clocked import Run
@@ -18,6 +20,9 @@ from torchkiln.runtime.execute._exchange import Exchange
 from torchkiln.runtime.execute._gradient_sums import GradientSums
 from torchkiln.runtime.execute._notes import Notes
 from torchkiln.runtime.optim._binding import OptimizerBinding
+
+# Each process tells whether its weights were changed between two calls.
+_NUM_CHANGED = 1
 
 
 @final
@@ -31,6 +36,7 @@ class Sharing:
         notes: What processes tell each other.
         group: The processes; None: this one trains alone.
         options: Of the program: how gradients are added up, and what each process updates.
+        binding: The module's tensors.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class Sharing:
         notes: Notes,
         group: Group | None,
         options: Options,
+        binding: Binding,
     ) -> None:
         self._optimizer = optimizer
         self._executable = built.executable
@@ -50,6 +57,10 @@ class Sharing:
         self._exchange = None if group is None else Exchange(group, options.reduction_order)
         self._options = options
         self._divided: DividedUpdate | None = None
+        self._binding = binding
+        self._agreement: Agreement | None = None
+        if group is not None:
+            self._agreement = Agreement(group, self._common, self._common_by_name)
         # Whether what is done now will be undone, so that nobody need know of it.
         self._is_apart = False
         self.fit()
@@ -72,8 +83,22 @@ class Sharing:
             forms,
             self._device,
             num_ranks=self._exchange.group.world.size,
-            num_slots=self._exchange.num_slots(num_flags + self._notes.count),
+            num_slots=self._exchange.num_slots(_NUM_CHANGED + num_flags + self._notes.count),
         )
+
+    def _common(self) -> list[Tensor]:
+        """Return what must be the same in all processes."""
+        weights = [bound.tensor for bound in self._binding.parameters]
+        if self._optimizer.division is not None:
+            return weights  # of the state each process has another part
+        return [*weights, *self._optimizer.state_tensors]
+
+    def _common_by_name(self) -> dict[str, Tensor]:
+        weights = {bound.name: bound.tensor for bound in self._binding.parameters}
+        if self._optimizer.division is not None:
+            return weights
+        states = self._optimizer.state_by_name().items()
+        return weights | {f"{key} of {name}": t for name, own in states for key, t in own.items()}
 
     @property
     def sums(self) -> list[Tensor]:
@@ -103,6 +128,13 @@ class Sharing:
         """Forget what processes told each other in the call before."""
         if not self._is_apart:
             self._notes.forget()
+            if self._agreement is not None:
+                self._agreement.begin_call()
+
+    def end_call(self) -> None:
+        """Take note that the weights are as this program left them."""
+        if self._agreement is not None and not self._is_apart:
+            self._agreement.end_call()
 
     def clear_(self) -> None:
         """Forget what was summed up."""
@@ -121,21 +153,26 @@ class Sharing:
             if self._divided is not None:
                 self._divided.measure_alone()
             return
-        if self._exchange is None:
+        if self._exchange is None or self._agreement is None:
             self.note(outputs)
             return
+        changed = float(self._agreement.is_changed)
+        digest = self._agreement.digest(self._optimizer.digest_of_numbers())
         if self._divided is not None:
-            told = self._notes.written(outputs)
-            self._notes.hear(self._divided.share(self._optimizer.digest_of_numbers(), told))
+            rows = self._divided.share(digest, [changed, *self._notes.written(outputs)])
+            self._agreement.settle(rows[:, 0].bool().tolist())
+            self._notes.hear(rows[:, _NUM_CHANGED:])
             return
         assert isinstance(self._sums, GradientSums)
         reached = self._executable.reached
         # Plain Python finds out as it goes which parameters have gradients: perhaps others here
         # than there. But an update must change the same ones everywhere.
         members = range(0 if reached is None else len(self.sums))
-        told = [float(member in (reached or ())) for member in members]
-        told += self._notes.written(outputs)
-        rows = self._exchange.sum_(self._sums, self._optimizer.digest_of_numbers(), told)
+        flags = [float(member in (reached or ())) for member in members]
+        told = [changed, *flags, *self._notes.written(outputs)]
+        rows = self._exchange.sum_(self._sums, digest, told)
+        self._agreement.settle(rows[:, 0].bool().tolist())
+        rows = rows[:, _NUM_CHANGED:]
         if reached is not None:
             reached.update(m for m in members if bool(rows[:, m].any()))
         self._notes.hear(rows[:, len(members) :])

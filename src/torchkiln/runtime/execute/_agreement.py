@@ -1,0 +1,101 @@
+"""`Agreement`: whether processes still train the same weights, and call the same program."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
+
+import torch
+import xxhash
+from torch import Tensor
+
+from torchkiln.core import DistributedError
+from torchkiln.distributed import Group
+from torchkiln.torch_internals._tensors import version_of
+
+_programs = itertools.count()
+
+
+@final
+class Agreement:
+    """Notices what would let the weights of processes drift apart, without asking at every update.
+
+    Gradients are added up and weights are not: what one process loads or writes between two calls
+    would stay different for good. Made by all processes together.
+
+    Args:
+        group: The processes.
+        tensors: Returns what must be the same in all of them, quickly.
+        named: Returns the same by name.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        tensors: Callable[[], Sequence[Tensor]],
+        named: Callable[[], Mapping[str, Tensor]],
+    ) -> None:
+        self._group = group
+        self._tensors = tensors
+        self._named = named
+        # Which program this is for all of them.
+        self._program = group.from_first(next(_programs))
+        self._left: list[tuple[int, int]] = []
+        self.is_changed = False
+        self.end_call()
+
+    def begin_call(self) -> None:
+        """Look whether somebody else wrote to the tensors since the call before."""
+        self.is_changed = self.is_changed or self._marks() != self._left
+
+    def end_call(self) -> None:
+        """Take what is there now for the work of this program."""
+        self._left, self.is_changed = self._marks(), False
+
+    def digest(self, numbers: int) -> int:
+        """Return what is the same in processes that do the same update of the same program."""
+        return zlib.crc32(str(self._program).encode(), numbers)
+
+    def settle(self, changed: list[bool]) -> None:
+        """Compare the tensors, before an update, if a process found them changed.
+
+        A profile, or an average that was swapped in and out, leaves what was there.
+
+        Args:
+            changed: What each process found; the same list in all of them.
+
+        Raises:
+            DistributedError: In all processes, if they have other values.
+        """
+        if not any(changed):
+            return
+        found = self._group.gather({name: _digest(t) for name, t in self._named().items()})
+        names = [name for name in found[0] if any(o.get(name) != found[0][name] for o in found)]
+        if names:
+            more = f" and {len(names) - 1} more" * (len(names) > 1)
+            ranks = ", ".join(str(rank) for rank, is_changed in enumerate(changed) if is_changed)
+            raise DistributedError(
+                f"the ranks no longer have the same {names[0]}{more}: something else than this "
+                f"program changed the weights or the state of the optimiser of rank {ranks} since "
+                "the last call; load and change them alike on all ranks (those of rank 0 are taken "
+                "only when a program is built), or call destroy() on all of them to build it again"
+            )
+        self.is_changed = False
+
+    def _marks(self) -> list[tuple[int, int]]:
+        """Return what changes whenever torch writes to a tensor, or another one takes its place."""
+        return [(tensor.data_ptr(), _version(tensor)) for tensor in self._tensors()]
+
+
+def _version(tensor: Tensor) -> int:
+    try:
+        return version_of(tensor)
+    except RuntimeError:  # made in inference mode: nobody counts
+        return 0
+
+
+def _digest(tensor: Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return xxhash.xxh3_128_hexdigest(flat.view(torch.uint8).numpy().data)
