@@ -55,7 +55,9 @@ class Sharing:
         self._binding = binding
         self._agreement: Agreement | None = None
         if group is not None:
-            self._agreement = Agreement(group, self._common, self._common_by_name)
+            self._agreement = Agreement(
+                group, self._weights, lambda: optimizer.state_tensors, self._common_by_name
+            )
         # Whether what is done now will be undone, so that nobody need know of it.
         self._is_apart = False
         self.fit()
@@ -74,12 +76,11 @@ class Sharing:
             num_slots=self._exchange.num_slots(_NUM_CHANGED + num_flags + self._notes.count),
         )
 
-    def _common(self) -> list[Tensor]:
-        """Return what must be the same in all processes."""
-        weights = [bound.tensor for bound in self._binding.parameters]
-        return [*weights, *self._optimizer.state_tensors]
+    def _weights(self) -> list[Tensor]:
+        return [bound.tensor for bound in self._binding.parameters]
 
     def _common_by_name(self) -> dict[str, Tensor]:
+        """Return what must be the same in all processes."""
         weights = {bound.name: bound.tensor for bound in self._binding.parameters}
         states = self._optimizer.state_by_name().items()
         return weights | {f"{key} of {name}": t for name, own in states for key, t in own.items()}
