@@ -17,6 +17,7 @@ from torchkiln.torch_internals._tensors import (
     storage_of,
     typed_storage,
     version_of,
+    versions_of,
 )
 
 
@@ -33,6 +34,14 @@ def test_a_version_counts_writes_also_through_views(tensor):
     assert version_of(tensor) == 2
     tensor + 1
     assert version_of(tensor) == 2
+
+
+def test_versions_of_many_with_those_that_nobody_counts(tensor):
+    tensor.add_(1)
+    with torch.inference_mode():
+        uncounted = torch.zeros(2)
+    assert versions_of([tensor, torch.zeros(1)]) == [1, 0]
+    assert versions_of([uncounted, tensor]) == [0, 1]
 
 
 def test_views_are_told_from_copies(tensor):

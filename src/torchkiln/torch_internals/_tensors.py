@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,18 @@ def version_of(tensor: Tensor) -> int:
         that train together notice that one of them loaded other weights.
     """
     return tensor._version
+
+
+def versions_of(tensors: Sequence[Tensor]) -> list[int]:
+    """Return what `version_of` says of each; 0 for those of inference mode, which nobody counts.
+
+    torch: `_version` of a tensor that was made in inference mode is a RuntimeError.
+    for: all weights are asked with every call of a program that several processes train.
+    """
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def is_view(tensor: Tensor) -> bool:

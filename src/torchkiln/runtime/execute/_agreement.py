@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchkiln.core import DistributedError
 from torchkiln.distributed import Group
-from torchkiln.torch_internals._tensors import version_of
+from torchkiln.torch_internals._tensors import versions_of
 
 _programs = itertools.count()
 
@@ -27,22 +27,25 @@ class Agreement:
 
     Args:
         group: The processes.
-        tensors: Returns what must be the same in all of them, quickly.
-        named: Returns the same by name.
+        weights: Returns what must be the same in all of them; asked twice a call.
+        state: Returns what else must be, in memory that stays.
+        named: Returns both by name.
     """
 
     def __init__(
         self,
         group: Group,
-        tensors: Callable[[], Sequence[Tensor]],
+        weights: Callable[[], Sequence[Tensor]],
+        state: Callable[[], Sequence[Tensor]],
         named: Callable[[], Mapping[str, Tensor]],
     ) -> None:
         self._group = group
-        self._tensors = tensors
+        self._weights = weights
+        self._state = state
         self._named = named
         # Which program this is for all of them.
         self._program = group.from_first(next(_programs))
-        self._left: list[tuple[int, int]] = []
+        self._left: list[int] = []
         self.is_changed = False
         self.end_call()
 
@@ -84,16 +87,11 @@ class Agreement:
             )
         self.is_changed = False
 
-    def _marks(self) -> list[tuple[int, int]]:
+    def _marks(self) -> list[int]:
         """Return what changes whenever torch writes to a tensor, or another one takes its place."""
-        return [(tensor.data_ptr(), _version(tensor)) for tensor in self._tensors()]
-
-
-def _version(tensor: Tensor) -> int:
-    try:
-        return version_of(tensor)
-    except RuntimeError:  # made in inference mode: nobody counts
-        return 0
+        weights = self._weights()
+        versions = versions_of([*weights, *self._state()])
+        return versions + [weight.data_ptr() for weight in weights]
 
 
 def _digest(tensor: Tensor) -> str:

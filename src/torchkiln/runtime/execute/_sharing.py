@@ -60,7 +60,9 @@ class Sharing:
         self._binding = binding
         self._agreement: Agreement | None = None
         if group is not None:
-            self._agreement = Agreement(group, self._common, self._common_by_name)
+            self._agreement = Agreement(
+                group, self._weights, self._common_state, self._common_by_name
+            )
         # Whether what is done now will be undone, so that nobody need know of it.
         self._is_apart = False
         self.fit()
@@ -86,14 +88,15 @@ class Sharing:
             num_slots=self._exchange.num_slots(_NUM_CHANGED + num_flags + self._notes.count),
         )
 
-    def _common(self) -> list[Tensor]:
-        """Return what must be the same in all processes."""
-        weights = [bound.tensor for bound in self._binding.parameters]
-        if self._optimizer.division is not None:
-            return weights  # of the state each process has another part
-        return [*weights, *self._optimizer.state_tensors]
+    def _weights(self) -> list[Tensor]:
+        return [bound.tensor for bound in self._binding.parameters]
+
+    def _common_state(self) -> list[Tensor]:
+        # Of divided state each process has another part.
+        return [] if self._optimizer.division is not None else self._optimizer.state_tensors
 
     def _common_by_name(self) -> dict[str, Tensor]:
+        """Return what must be the same in all processes."""
         weights = {bound.name: bound.tensor for bound in self._binding.parameters}
         if self._optimizer.division is not None:
             return weights
