@@ -116,6 +116,8 @@ _NOT_IN_KEY = {
     "sync_gradients": "sums are exchanged by the loop around the executable",
     "reduction_order": "sums are exchanged by the loop around the executable",
     "collective_timeout_s": "says how long to wait for others",
+    "pipeline": "the stages of a program that several processes divide have no fast key",
+    "pipeline_schedule": "micro-batches are ordered by the loop around the executable",
     "device": "is in the description of the environment",
     "recorded": "has no effect",
 }
