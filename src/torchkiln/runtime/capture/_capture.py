@@ -272,12 +272,28 @@ def _record_split(
     unused = [len(tensors) + m for m in range(len(sums)) if m not in told.reached]
     used = sorted(told.reached)
     chosen = arrangement.select([arrangement.names[member] for member in used])
-    own = [params[member] for member in used]
-    state = [tensor for entry in _empty_state(chosen, own) for tensor in entry]
-    inputs = [*own, *(chosen.empty_sum(param) for param in own), *state, *tables]
-    every = functools.partial(Entries(step, chosen).update, reached=range(len(used)))
-    update, _ = _record(every, inputs)
+    update = _record_update(step, chosen, [params[member] for member in used])
     return _Recorded({"accumulate": _without_inputs(accumulate, unused), "update": update}, told)
+
+
+def _record_update(step: StepFunction, chosen: Arrangement, params: list[Tensor]) -> Entry:
+    state = [tensor for entry in _empty_state(chosen, params) for tensor in entry]
+    sums = [chosen.empty_sum(param) for param in params]
+    inputs = [*params, *sums, *state, *empty_tables(chosen)]
+    every = functools.partial(Entries(step, chosen).update, reached=range(len(params)))
+    update, _ = _record(every, inputs)
+    return update
+
+
+def record_update(step: StepFunction, chosen: Arrangement) -> Entry:
+    """Return the update of an arrangement's parameters by itself: those of a part of the model."""
+    mode = fake_mode()
+    params = [mode.from_tensor(param.detach()) for param in chosen.params]
+    with _static_rules(step.binding.module), mode, _explained():
+        update = _record_update(step, chosen, params)
+    check_graph(update.graph, chosen.held)
+    update.graph.recompile()
+    return update
 
 
 def _empty_state(arrangement: Arrangement, params: list[Tensor]) -> list[list[Tensor]]:

@@ -14,11 +14,12 @@ from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._exchange import Exchange
 from torchkiln.runtime.execute._gradient_sums import GradientSums
 from torchkiln.runtime.execute._notes import Notes
+from torchkiln.runtime.execute._staged_calls import SharedSums
 from torchkiln.runtime.optim._binding import OptimizerBinding
 
 
 @final
-class Sharing:
+class Sharing(SharedSums):
     """Holds the sums of a training program, and adds up those of all processes.
 
     Args:
