@@ -55,6 +55,7 @@ ROOMS = {
         ("cache",),
         ("execute",),
         ("compile",),
+        ("pipeline",),
         ("memory",),
         (
             "_arguments",
