@@ -30,6 +30,7 @@ from torchkiln.runtime.passes._constants import constant_outputs, protect_consta
 from torchkiln.runtime.passes._draws import draw_in_order
 from torchkiln.runtime.passes._loss_inputs import drop_aliases, read_loss_inputs, take_loss
 from torchkiln.runtime.passes._origins import recorded_origins
+from torchkiln.runtime.passes._stages import Stages, recorded_stages
 from torchkiln.runtime.recompute._choice import Survey, choose_modules
 from torchkiln.runtime.recompute._graph import postpone_repeated
 from torchkiln.torch_internals._autograd import mkldnn_is_enabled, set_mkldnn_enabled
@@ -128,6 +129,7 @@ def capture(
     arrangement: Arrangement | None,
     *,
     with_origins: bool = False,
+    stages: Stages | None = None,
     prepare: Callable[[set[str]], None] | None = None,
 ) -> Captured:
     """Record the step for a micro-batch like `batch`.
@@ -138,6 +140,7 @@ def capture(
         arrangement: Of the parameters that are updated; None: inference.
         with_origins: Let nodes know the module, the line and the phase that recorded them
             (`passes/_origins.py`).
+        stages: Let nodes know the stage that they belong to (`passes/_stages.py`).
         prepare: Called with the names of the native helpers that the graphs will need, before a
             pass asks for one of them. None: each is built when it is asked for.
 
@@ -155,7 +158,12 @@ def capture(
         if noted
         else contextlib.nullcontext()
     )
-    with _static_rules(step.binding.module), mode, _explained(), origins:
+    marks = (
+        recorded_stages(step.binding.module, stages, FORWARD_CODE)
+        if stages is not None
+        else contextlib.nullcontext()
+    )
+    with _static_rules(step.binding.module), mode, _explained(), origins, marks:
         recorded = _record_step(step, tensors, fake_batch, arrangement)
     written = [
         index
