@@ -152,9 +152,16 @@ class Group:
         """
         if self.world.size == 1:
             return work()
+        return self._each(what, work, first=self._peers.first_of_host())
+
+    def all_at_once(self, what: str, work: Callable[[], T]) -> T:
+        """Let all processes do the work at the same time; otherwise like `one_after_first`."""
+        return work() if self.world.size == 1 else self._each(what, work, self.world.rank)
+
+    def _each(self, what: str, work: Callable[[], T], first: int) -> T:
+        """Do the work after rank `first` has, and wait until all have; all fail if one does."""
         with self._at(what):
             step = f"work/{next(self._steps)}"
-            first = self._peers.first_of_host()
             try:
                 if first != self.world.rank:
                     self._await({first: f"{step}/{first}"})

@@ -296,7 +296,7 @@ def _record_update(step: StepFunction, chosen: Arrangement, params: list[Tensor]
 def record_update(step: StepFunction, chosen: Arrangement) -> Entry:
     """Return the update of an arrangement's parameters by itself: those of a part of the model."""
     mode = fake_mode()
-    params = [mode.from_tensor(param.detach()) for param in chosen.params]
+    params: list[Tensor] = [mode.from_tensor(param.detach()) for param in chosen.params]
     with _static_rules(step.binding.module), mode, _explained():
         update = _record_update(step, chosen, params)
     check_graph(update.graph, chosen.held)

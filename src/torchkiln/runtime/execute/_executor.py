@@ -133,18 +133,22 @@ class Executor:
 
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         """Consume one combined batch and return the outputs by output mode."""
+        if self._stages is not None:
+            with self._stages.calling(tensors):
+                self._begin_call()
+                return self._run_all(tensors)
+        self._begin_call()
+        if len(self._order) == 1 and not self._options.anchors and not self._accumulates:
+            return self._run_one(tensors)
+        return self._run_all(tensors)
+
+    def _begin_call(self) -> None:
         self._follow()
         self._clock.clear()
         if self._constants:
             self._use_constants()
         if self.sharing is not None:
             self.sharing.begin_call()
-        if self._stages is not None:
-            with self._stages.calling(tensors):
-                return self._run_all(tensors)
-        if len(self._order) == 1 and not self._options.anchors and not self._accumulates:
-            return self._run_one(tensors)
-        return self._run_all(tensors)
 
     def _run_all(self, tensors: list[Tensor]) -> list[Tensor]:
         slices = self._signature.micro_batches(tensors)

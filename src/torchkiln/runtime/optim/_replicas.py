@@ -25,7 +25,9 @@ def take_state_of_first(group: Group, optimizer: torch.optim.Optimizer) -> None:
             optimizer.state.pop(param, None)
             continue
         before = optimizer.state.get(param) or {}
-        state = {name: memory_for_state(value, param, before.get(name)) for name, value in form.items()}
+        state = {
+            name: memory_for_state(value, param, before.get(name)) for name, value in form.items()
+        }
         optimizer.state[param] = state
         tensors += [value for value in state.values() if isinstance(value, Tensor)]
     group.broadcast_(tensors)

@@ -64,8 +64,11 @@ class Routes:
         self._receives = own.receives
         # By entry: name, where it goes, and the form in which it is expected there.
         self._sends = {
-            entry: [(send.name, to, _expected(parts[to], entry, send.name)) for send in sends
-                    for to in send.to]
+            entry: [
+                (send.name, to, _expected(parts[to], entry, send.name))
+                for send in sends
+                for to in send.to
+            ]
             for entry, sends in own.sends.items()
         }
 
@@ -77,9 +80,7 @@ class Routes:
         }
 
     def _begin_receiving(self, form: Receive, tag: int) -> Transfer:
-        room = torch.empty_strided(
-            form.shape, form.stride, dtype=form.dtype, device=self._device
-        )
+        room = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=self._device)
         return self._group.receive(room, self.rank_of(form.stage), tag)
 
     def send(self, entry: str, values: dict[str, Tensor]) -> list[tuple[int, Transfer]]:

@@ -204,4 +204,3 @@ def _apart(results: Sequence[Tensor], written: set[int]) -> list[Tensor]:
         tensor.clone() if tensor.untyped_storage().data_ptr() in written else tensor
         for tensor in results
     ]
-

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from torchkiln.core import DistributedError, Options, Reduction, span
+from torchkiln.core import Options, Reduction, span
 from torchkiln.distributed import Group
 from torchkiln.runtime.execute._exchange import as_real, require_same_update
 from torchkiln.runtime.execute._gradient_sums import GradientSums
@@ -92,10 +92,9 @@ class StageSums(SharedSums):
             DistributedError: A process is missing, or is at another update.
         """
         self._group.place = f"update {self._num_updates + 1}"
-        order = self._options.reduction_order.value
         with span("collective", "gradients"):
             for buffer in self._sums.buffers.values():
-                self._same_stage.sum_(as_real(buffer), order)
+                self._same_stage.sum_(as_real(buffer), self._options.reduction_order.value)
         rows = self._tell_all(self._notes.written(outputs))
         self._check(rows)
         self._limit_norm(rows)

@@ -67,6 +67,10 @@ class Pipeline(StagedCalls):
         of = None if optimizer is None else optimizer.optimizer
         self.weights = StageWeights(binding, plan.parts, self._routes, group, of)
 
+    def own_binding(self, binding: Binding) -> Binding:
+        """Return the module's tensors that this stage uses."""
+        return self._plan.own_binding(binding)
+
     def make_sums(self, optimizer: OptimizerBinding, notes: Notes) -> SharedSums:
         return StageSums(optimizer, self._device, notes, self._group, self._options)
 
@@ -164,5 +168,6 @@ def _digest(tensors: Sequence[Tensor]) -> int:
         if tensor.numel():
             content = in_memory_order(tensor).view(torch.uint8)
             step = max(content.numel() // _COMPARED, 1) | 1
-            digest = zlib.crc32(content[::step].contiguous().cpu().numpy(), digest)
+            sample = content[::step].contiguous().cpu().numpy()
+            digest = zlib.crc32(sample.tobytes(), digest)
     return digest

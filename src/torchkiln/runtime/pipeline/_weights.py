@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -68,7 +69,7 @@ class StageWeights:
 
         Called by all processes, which may have been divided in another way before.
         """
-        before = holder_of(self._binding)
+        before = holder_of(self._binding.module)
         if before is self:
             return
         if before is not None:
@@ -151,18 +152,16 @@ class StageWeights:
                     unpacked(routes.hear(row, stage).wait(), some)
                     continue
                 told: list[Transfer] = [
-                    routes.tell(row, other)
-                    for other in range(routes.num_stages)
-                    if other != stage
+                    routes.tell(row, other) for other in range(routes.num_stages) if other != stage
                 ]
                 for transfer in told:
                     transfer.wait()
 
 
-def holder_of(binding: Binding) -> StageWeights | None:
+def holder_of(module: nn.Module) -> StageWeights | None:
     """Return who keeps some of the module's tensors elsewhere; None: they are all here."""
-    for bound in [*binding.parameters, *binding.buffers]:
-        found = getattr(bound.tensor, _ELSEWHERE, None)
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
+        found = getattr(tensor, _ELSEWHERE, None)
         if found is not None:
             holder: StageWeights = found[0]
             return holder
