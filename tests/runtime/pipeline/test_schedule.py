@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from torchkiln.core import PipelineSchedule
@@ -67,8 +65,7 @@ def test_one_forward_and_one_backward_in_turn():
 
 def test_sequential_holds_one_micro_batch():
     turns = turns_of(PipelineSchedule.SEQUENTIAL, 0, 3, 4)
-    pairs = list(itertools.batched(turns, 2)) if hasattr(itertools, "batched") else []
-    assert all(a.micro_batch == b.micro_batch for a, b in pairs)
+    assert all(a.micro_batch == b.micro_batch for a, b in zip(turns[::2], turns[1::2], strict=True))
     assert [turn.entry for turn in turns] == [FORWARD, BACKWARD] * 4
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from torchkiln.core import CaptureError, OptionsError
+from torchkiln.core import CaptureError
 from torchkiln.runtime.capture._capture import Captured, Entry
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.optim._arrangement import Arrangement
@@ -39,23 +39,9 @@ def cut_step(
     their order, and backward in the opposite order. The graphs of `captured` are used up.
 
     Raises:
-        OptionsError: if an update has too few micro-batches to keep all stages busy.
         CaptureError: if the step cannot be cut there; the message says why.
     """
-    if arrangement is not None:
-        check_micro_batches(step.options.gradient_accumulation, stages.num_stages)
     return _Cut(captured, step, arrangement, stages).parts()
-
-
-def check_micro_batches(accumulated: int, num_stages: int) -> None:
-    """Raise OptionsError if an update has too few micro-batches to fill the stages."""
-    least = 2 * num_stages - 1
-    if accumulated < least:
-        raise OptionsError(
-            f"a pipeline of {num_stages} stages needs gradient_accumulation of at least {least} "
-            f"(2 x stages - 1) to keep its stages busy, not {accumulated}; raise it, and make the "
-            "micro-batches smaller if the batch of an update should stay as it is"
-        )
 
 
 class _Cut:

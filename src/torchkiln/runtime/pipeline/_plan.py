@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from torchkiln.core import CaptureError
 from torchkiln.runtime.call._binding import Binding
-from torchkiln.runtime.pipeline._parts import Bound, PartEntry, StagePart
+from torchkiln.runtime.pipeline._parts import PartEntry, StagePart
 from torchkiln.runtime.pipeline._routes import OutputForm
 
 
@@ -58,12 +58,15 @@ class StagePlan:
         names = [bound.name for bound in binding.bound]
         told = {}
         for part in self.parts:
-            at = f"of stage {part.stage}"
-            told[f"tensors {at}"] = str([names[index] for index in part.bound])
-            told[f"parameters {at}"] = str(part.parameters)
-            told[f"messages from {at}"] = str(part.sends)
-            told[f"messages to {at}"] = str(part.receives)
-            told[f"outputs {at}"] = str(part.outputs)
+            at = f"stage {part.stage}"
+            told[f"tensors of {at}"] = str([names[index] for index in part.bound])
+            told[f"parameters of {at}"] = str(part.parameters)
+            # Each message has a tag of its own: their order is nobody's business.
+            for entry, sends in part.sends.items():
+                told[f"messages of {entry} from {at}"] = str(sorted(map(str, sends)))
+            for entry, receives in part.receives.items():
+                told[f"messages of {entry} to {at}"] = str(sorted(map(str, receives)))
+            told[f"outputs of {at}"] = str(part.outputs)
         return told
 
 
@@ -90,10 +93,10 @@ def _values(entry: PartEntry) -> list[Tensor]:
 
 
 def refuse_stale_buffers(parts: Sequence[StagePart], binding: Binding) -> None:
-    """Refuse a tensor that forward changes while others may still need what it was.
+    """Refuse a tensor that forward of one stage changes and another one uses.
 
     Raises:
-        CaptureError: Another stage uses it, or backward, which runs after further forwards.
+        CaptureError: It would see what the tensor was in the beginning.
     """
     names = [bound.name for bound in binding.bound]
     for part in parts:
@@ -103,11 +106,4 @@ def refuse_stale_buffers(parts: Sequence[StagePart], binding: Binding) -> None:
                 raise CaptureError(
                     f"forward of stage {part.stage} changes {names[index]!r}, which stage "
                     f"{others[0]} uses, too; put the modules that use it into one stage"
-                )
-            backward = part.entries.get("backward")
-            if backward is not None and Bound(index) in backward.inputs:
-                raise CaptureError(
-                    f"backward needs {names[index]!r} as it was before forward changed it, and "
-                    "further micro-batches have changed it again by then; read a copy "
-                    f"({names[index]}.clone()) in forward"
                 )
