@@ -86,9 +86,7 @@ class CombinedLoading:
         self._drop_last_group = drop_last
         self._rebatched_size: int | None = None
 
-        # Stages of one pipeline read the same: they must agree on an order, too.
-        is_shared = options.num_pipelines > 1 or options.is_divided
-        partition = auto_distributed_partitioning and is_shared
+        partition = auto_distributed_partitioning and options.num_pipelines > 1
         if batch_sampler is not None:
             _check_batch_sampler(batch_size, shuffle, partition)
             self._group_size = options.combined_factor

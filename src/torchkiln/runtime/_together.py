@@ -17,7 +17,7 @@ from torchkiln.runtime.execute._notes import Notes, NoteWriter
 from torchkiln.runtime.optim._binding import OptimizerBinding
 from torchkiln.runtime.pipeline._plan import StagePlan
 from torchkiln.runtime.pipeline._staged import Pipeline
-from torchkiln.runtime.pipeline._weights import holder_of
+from torchkiln.runtime.pipeline._weights import gather_weights
 
 
 class JointProgram(OpenProgram):
@@ -124,9 +124,7 @@ class JointProgram(OpenProgram):
         Raises:
             DistributedError: A process is lost.
         """
-        holder = holder_of(self.module)
-        if holder is not None:
-            holder.gather()
+        gather_weights(self.module)
 
     def _leave_common_cache(self) -> None:
         if self._common_cache is not None:

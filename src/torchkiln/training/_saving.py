@@ -169,7 +169,7 @@ class RunSaver:
                 loader_tensors=batches.tensors(),
                 buffers=self._buffers.own(),
             )
-            states = self._ranks.gather(own)
+            states = self._ranks.of_copies(self._ranks.gather(own))
             with self._buffers.averaged([one.buffers for one in states]):
                 self._ranks.first_does("save", lambda: self._write(history, states))
         self._has_saved = True
@@ -264,7 +264,7 @@ class RunSaver:
         load_optimizer_tensors(state.optimizer, below("optimizer/", tensors), facts["optimizer"])
         if state.schedule is not None:
             state.schedule.load_state_dict(facts["scheduler"])
-        own = from_checkpoint(tensors, facts, self._ranks.rank, self._ranks.size)
+        own = from_checkpoint(tensors, facts, self._ranks.copy, self._ranks.num_copies)
         state.batches.load_state_dict(own.loader, own.loader_tensors)
         self._random, self._own_buffers = own.random, own.buffers
         return History.from_checkpoint(below("history/", tensors), facts)

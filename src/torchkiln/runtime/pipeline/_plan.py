@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -10,6 +11,7 @@ from torch import Tensor, fx
 
 from torchkiln.core import CaptureError
 from torchkiln.runtime.call._binding import Binding
+from torchkiln.runtime.pipeline._division import is_random
 from torchkiln.runtime.pipeline._parts import PartEntry, StagePart
 from torchkiln.runtime.pipeline._routes import OutputForm
 
@@ -30,10 +32,15 @@ class StagePlan:
     # among those that it has.
     outputs: dict[int, OutputForm] = field(init=False)
     places: dict[int, int] = field(init=False)
+    # Whether any stage draws random numbers.
+    draws: bool = field(init=False)
 
     def __post_init__(self) -> None:
         # Forms are read off graphs, which a build uses up.
         object.__setattr__(self, "outputs", _outputs(self.parts))
+        entries = [entry for part in self.parts for entry in part.entries.values()]
+        nodes = itertools.chain.from_iterable(entry.entry.graph.graph.nodes for entry in entries)
+        object.__setattr__(self, "draws", any(map(is_random, nodes)))
         chosen = sorted(self.part.bound)
         object.__setattr__(self, "places", {index: place for place, index in enumerate(chosen)})
 

@@ -151,6 +151,9 @@ class Pipeline(StagedCalls):
         So what the user's own code draws between calls is the same in all stages, however many
         numbers a stage needs; and the numbers of a call depend on the common ones only.
         """
+        if not self._plan.draws:
+            yield
+            return
         seed = int(torch.randint(2**62, ()))
         common = generator_state(self._device)
         words = np.random.SeedSequence((seed, self._routes.stage)).generate_state(1, np.uint64)

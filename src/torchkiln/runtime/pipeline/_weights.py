@@ -168,6 +168,19 @@ def holder_of(module: nn.Module) -> StageWeights | None:
     return None
 
 
+def gather_weights(module: nn.Module) -> None:
+    """Give every process the present weights, buffers and optimiser state of all stages.
+
+    Called by all processes that train the module. If it is not divided, nothing happens.
+
+    Raises:
+        DistributedError: One of them is lost.
+    """
+    holder = holder_of(module)
+    if holder is not None:
+        holder.gather()
+
+
 def _nothing(tensor: Tensor) -> Tensor:
     """Return a number that nobody takes for a weight."""
     if tensor.is_floating_point() or tensor.is_complex():
