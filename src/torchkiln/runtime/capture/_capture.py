@@ -79,17 +79,23 @@ class Captured:
         )
 
 
-def recomputed_modules(step: StepFunction, batch: list[Tensor]) -> tuple[str, ...]:
+def recomputed_modules(
+    step: StepFunction, batch: list[Tensor], stages: Stages | None = None
+) -> tuple[str, ...]:
     """Return the names of the modules that the step recomputes, chosen if the options say so.
 
-    The choice runs forward once more, on tensors that have shapes but no values.
+    The choice runs forward once more, on tensors that have shapes but no values. A module in which
+    another stage of a pipeline begins is not chosen: no stage could repeat all of it.
     """
     wanted = step.options.recompute
     if wanted is None or not step.training:
         return ()
     if not isinstance(wanted, str):
         return wanted
-    return choose_modules(survey_step(step, batch))
+    survey = survey_step(step, batch)
+    if stages is not None:
+        survey.divided |= stages.divided(call.name for call in survey.calls)
+    return choose_modules(survey)
 
 
 def survey_step(step: StepFunction, batch: list[Tensor]) -> Survey:
@@ -148,7 +154,7 @@ def capture(
         DynamicShapeError: at the user's line, if something depends on values.
         CaptureError, LossError: if forward cannot be a training step for another reason.
     """
-    step = dataclasses.replace(step, recompute=recomputed_modules(step, batch))
+    step = dataclasses.replace(step, recompute=recomputed_modules(step, batch, stages))
     mode, tensors, fake_batch = _without_values(step, batch)
     versions = [version_of(tensor) for tensor in [*tensors, *fake_batch]]
     # What is recomputed must be told from what is computed first when code is generated.

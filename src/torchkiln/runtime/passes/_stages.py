@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -62,6 +62,15 @@ class Stages:
             if block in names:
                 return stage
         return None
+
+    def divided(self, modules: Iterable[str]) -> set[str]:
+        """Return those of the named modules inside which a block begins."""
+        names = [name for names in self.blocks for name in names]
+        return {
+            module
+            for module in modules
+            if any(not module or name.startswith(f"{module}.") for name in names)
+        }
 
 
 @dataclass(frozen=True, slots=True)
