@@ -62,6 +62,7 @@ ROOMS = {
             "_hooks",
             "_watching",
             "_inspection",
+            "_staging",
             "_looking_inside",
             "_joining",
             "_together",

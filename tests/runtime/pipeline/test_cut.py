@@ -232,7 +232,7 @@ class Idle(Chain):
 
 REFUSED = {
     "weights of two stages": (Tied, blocks("a", "b"), {}, r"'a.weight' is used in stage 0 and"),
-    "wrong order": (Chain, blocks("b", "a"), {}, r"'a' of stage 1 .* the order in which"),
+    "wrong order": (Chain, blocks("b", "a"), {}, r"'b' of stage 0 .* the order in which"),
     "entered again": (lambda: Chain("aba"), blocks("a", "b"), {}, "'a' of stage 0 begins after"),
     "no such module": (Chain, blocks("a", "z"), {}, r"names the block 'z'.* modules are 'a', 'b'"),
     "not called": (Chain, blocks("a", "unused"), {}, "forward calls none of its blocks"),

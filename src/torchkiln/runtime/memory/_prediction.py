@@ -41,8 +41,8 @@ def add_up(
         timelines: Memory over the calls of each entry.
     """
     timeline = worst_of(timelines)
-    state = _state_bytes(arrangement, captured.updated)
-    sums = _sum_bytes(arrangement, captured.updated)
+    state = state_bytes(arrangement, captured.updated)
+    sums = sum_bytes(arrangement, captured.updated)
     turn = timeline.turn()
     saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b, turn))
     gradients = sum(
@@ -97,7 +97,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(sizes.values())
 
 
-def _state_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:
+def state_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:
     """Return the bytes of optimiser state by parameter."""
     if arrangement is None:
         return {}
@@ -114,7 +114,7 @@ def _state_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[st
     }
 
 
-def _sum_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:
+def sum_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:
     """Return the bytes that the sum of a parameter's gradients takes, if they are accumulated."""
     if arrangement is None:
         return {}
