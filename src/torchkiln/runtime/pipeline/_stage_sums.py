@@ -78,6 +78,7 @@ class StageSums(SharedSums):
 
     def begin_call(self) -> None:
         self._notes.forget()
+        self._name_place()
 
     def clear_(self) -> None:
         self._sums.clear_()
@@ -91,7 +92,7 @@ class StageSums(SharedSums):
         Raises:
             DistributedError: A process is missing, or is at another update.
         """
-        self._group.place = f"update {self._num_updates + 1}"
+        self._name_place()
         with span("collective", "gradients"):
             for buffer in self._sums.buffers.values():
                 self._same_stage.sum_(as_real(buffer), self._options.reduction_order.value)
@@ -100,6 +101,9 @@ class StageSums(SharedSums):
         self._limit_norm(rows)
         self._notes.hear(rows[:, _NUM_CHECKS:].float())
         self._num_updates += 1
+
+    def _name_place(self) -> None:
+        self._group.place = f"update {self._num_updates + 1}"
 
     def _tell_all(self, notes: list[float]) -> Tensor:
         """Return what all processes tell, a row for each."""
