@@ -20,11 +20,11 @@ class _DistributedOptions(_option_groups._DistributedOptions):  # of the same na
         self._layout = layout
 
     @property
-    def rank(self) -> int:
+    def _rank(self) -> int:
         return self._layout.rank
 
     @property
-    def num_ranks(self) -> int:
+    def _num_ranks(self) -> int:
         return self._layout.num_processes
 
     def _read_environment(self) -> None:

@@ -35,7 +35,7 @@ class Division:
             Error: poprun was told another number than the strategy has stages.
         """
         strategy: Any = options._execution_strategy
-        if options.Distributed.num_ranks == 1:
+        if options.Distributed._num_ranks == 1:
             return None
         layout = InstanceLayout.from_environment(os.environ) or InstanceLayout()
         told = layout.num_ipus_per_replica

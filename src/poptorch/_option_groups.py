@@ -206,12 +206,12 @@ class _DistributedOptions(OptionStore):
         return self._values["num_distributed_processes"]
 
     @property
-    def rank(self) -> int:
+    def _rank(self) -> int:
         """This process among all, those that divide a replica included."""
         return self.processId
 
     @property
-    def num_ranks(self) -> int:
+    def _num_ranks(self) -> int:
         """The number of all processes, those that divide a replica included."""
         return self.numProcesses
 

@@ -29,7 +29,7 @@ def check_blocks(run: Run, options: Options) -> None:
         return
     devices = _devices(run, options)
     _check_device_count(max(devices) + 1, options)
-    if max(devices) > 0 and options.Distributed.num_ranks > 1 and Division.of(options) is None:
+    if max(devices) > 0 and options.Distributed._num_ranks > 1 and Division.of(options) is None:
         raise Error(
             f"the model uses {max(devices) + 1} IPUs, and several processes train it, but nothing "
             "says how many of them share a replica; start it with poprun --ipus-per-replica="

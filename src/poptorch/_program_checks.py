@@ -70,7 +70,7 @@ def join_other_processes(options: Options) -> None:
     Raises:
         Error: They do not come.
     """
-    if options.Distributed.num_ranks > 1:
+    if options.Distributed._num_ranks > 1:
         with translated():
             distributed.start()
 

@@ -1,6 +1,6 @@
 """One stage gets into trouble between two calls or within one; the other says what it notices.
 
-    python _stage_faults.py FAULT VICTIM TIMEOUT
+python _stage_faults.py FAULT VICTIM TIMEOUT
 """
 
 from __future__ import annotations
