@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
+from torchkiln.core import Anchor
 from torchkiln.models import Segmentation, UResNet2D, UResNetSettings
 from torchkiln.runtime import begin_block, keep_activation
 
@@ -167,6 +168,22 @@ class Skips(nn.Module):
         return out, F.cross_entropy(out, y)
 
 
+class Strides(nn.Module):
+    """Small views of another stage's values, one of them by its places in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 24), nn.Linear(2, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = self.a(x).tanh(), self.a(x).sin()
+        small = first[:, 20:22]
+        odd = second[:, 4:6].as_strided((4, 2), (24, 2), 4)
+        begin_block("late")
+        out = self.b(small + odd)
+        return out, F.cross_entropy(out, y)
+
+
 class Repeated(nn.Module):
     """Blocks with statistics and chance, inside of which nothing is kept if so asked."""
 
@@ -260,6 +277,19 @@ STAGED = {
     "in place": Case(InPlace, _vectors, _one_each("a", "middle", "3")),
     "buffers": Case(Buffers, _vectors, _one_each("a", "b")),
     "skips": Case(Skips, _vectors, _one_each("a", "b", "c")),
+    "strides": Case(Strides, _vectors, _one_each("a", "late")),
+    "half weights": Case(
+        lambda: Skips().bfloat16(),
+        lambda: (rows().bfloat16(), classes()),
+        _one_each("a", "b", "c"),
+        {"reduction": "mean"},
+    ),
+    "anchors": Case(
+        Skips,
+        _vectors,
+        _one_each("a", "b", "c"),
+        {"anchors": {"l": Anchor("loss"), "g": Anchor("Gradient___a.weight")}},
+    ),
     "blocks": Case(Repeated, _vectors, _BLOCKS),
     "recomputed": Case(Repeated, _vectors, _BLOCKS, {"recompute": ["blocks.1", "blocks.2"]}),
     "recomputed by choice": Case(Repeated, _vectors, _BLOCKS, {"recompute": "auto"}),

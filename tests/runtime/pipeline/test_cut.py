@@ -290,3 +290,17 @@ def test_without_stages_blocks_change_nothing():
 def test_loss_scaling_reaches_backward():
     recorded = staged("blocks", loss_scaling=8.0)
     assert_parts_do_the_same(recorded)
+
+
+def test_a_small_view_is_sent_alone_and_memory_by_its_places_as_a_whole():
+    recorded = staged("strides")
+    shapes = sorted(r.shape for r in recorded.parts[1].receives["forward"])
+    assert shapes == [(4, 2), (4, 24)]
+
+
+def test_an_anchored_gradient_comes_from_the_stage_of_its_parameter():
+    recorded = staged("anchors")
+    first, _, last = recorded.parts
+    assert set(first.outputs) == {3}
+    assert first.outputs[3] in first.entries["backward"].results
+    assert set(last.outputs) == {0, 1, 2}
