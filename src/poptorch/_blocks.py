@@ -180,3 +180,5 @@ def _enter(user_id: BlockId | None, ipu_id: int | None) -> None:
         user_id = str(run.num_automatic_ids)
         run.num_automatic_ids += 1
     run.blocks.append((user_id, ipu_id))
+    if run.begin_block is not None:
+        run.begin_block(run, user_id, ipu_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -22,6 +22,8 @@ class Run:
     blocks: list[tuple[str, int | None]] = field(default_factory=list)
     num_automatic_ids: int = 0
     inside_multi_conv: bool = False
+    # Told of each block: its id and device. None: this process has the whole model.
+    begin_block: Callable[[Run, str, int | None], None] | None = None
 
 
 # Each thread has its own: executors may run side by side.
@@ -34,13 +36,15 @@ def current() -> Run | None:
 
 
 @contextlib.contextmanager
-def running(training: bool) -> Iterator[Run]:
+def running(
+    training: bool, begin_block: Callable[[Run, str, int | None], None] | None = None
+) -> Iterator[Run]:
     """Let forward behave as in the original while an executor captures or runs it.
 
     Layers mix half and float operands. Distributions do not check their arguments: that would read
     values.
     """
-    run = Run(training)
+    run = Run(training, begin_block=begin_block)
     token = _current.set(run)
     validates = checks_arguments(Distribution)
     Distribution.set_default_validate_args(False)

@@ -82,7 +82,10 @@ class DataLoader(TorchDataLoader, CombinedLoading):
         settings = options._to_torchkiln()
         if not drop_last:
             # The original's division, whose shares may differ: what is read is for validation.
-            settings = settings.replace(sync_gradients=False)
+            copy, copies = settings.pipeline_id, settings.num_pipelines
+            settings = settings.replace(
+                sync_gradients=False, pipeline=None, process_id=copy, num_processes=copies
+            )
         self._has_batch_sampler = batch_sampler is not None
         with _translated():
             CombinedLoading.__init__(

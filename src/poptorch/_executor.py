@@ -12,6 +12,7 @@ from torch import nn
 
 from poptorch import _context, _export, optim
 from poptorch._blocks import module_repr
+from poptorch._division import Division
 from poptorch._errors import Error, translated
 from poptorch._inspection import Inspection
 from poptorch._logging import logger
@@ -21,6 +22,7 @@ from poptorch._option_store import require
 from poptorch._outputs import refuse_backward
 from poptorch._partition import check_blocks
 from poptorch._program_checks import (
+    check_division,
     check_inference_options,
     check_program,
     join_other_processes,
@@ -61,6 +63,10 @@ class PoplarExecutor(Inspection):
         self._blocks_checked = False
         self._link = OptimizerLink(self._options)
         settings = self._options._to_torchkiln()
+        self._division = Division.of(self._options)
+        check_division(self._options, training)
+        if self._division is not None:
+            join_other_processes(self._options)
         if not training:
             check_inference_options(self._options)
             with translated():
@@ -184,12 +190,15 @@ class PoplarExecutor(Inspection):
                 unwrap(self._user_model)
             self._link.release()
 
-    # weights: they live in the user's module, so these only check that they make sense
+    # weights: they live in the user's module, so these only check that they make sense; what other
+    # processes have of a model that is divided comes from there
 
     def copyWeightsToHost(self) -> None:
-        """Check that the model is compiled; the module's weights are always current."""
+        """Let the module have all present weights; called by all processes of a divided model."""
         with self._channel.tracepoint("copyWeightsToHost"):
             self._require_compiled()
+            with translated():
+                self._program.gather_weights()
 
     def copyWeightsToDevice(self) -> None:
         """Check that the model is compiled; the next call reads the module's weights."""
@@ -302,10 +311,14 @@ class PoplarExecutor(Inspection):
         That is before what takes long (code generation, compilation) or changes weights.
         """
         with (
-            _context.running(self._training) as run,
+            _context.running(self._training, self._begin_block) as run,
             after_forward(self._program.module, lambda: self._check_blocks(run)),
         ):
             yield
+
+    def _begin_block(self, run: _context.Run, block: str, ipu: int | None) -> None:
+        if self._division is not None:
+            self._division.begin(run, block, ipu)
 
     def _check_blocks(self, run: _context.Run) -> None:
         if run.blocks and not self._blocks_checked:

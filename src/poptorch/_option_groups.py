@@ -205,6 +205,16 @@ class _DistributedOptions(OptionStore):
         """The number of processes."""
         return self._values["num_distributed_processes"]
 
+    @property
+    def _rank(self) -> int:
+        """This process among all, those that divide a replica included."""
+        return self.processId
+
+    @property
+    def _num_ranks(self) -> int:
+        """The number of all processes, those that divide a replica included."""
+        return self.numProcesses
+
 
 class TensorLocationSettings(OptionStore):
     """Where the original would keep one kind of tensor; recorded."""

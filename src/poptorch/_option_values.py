@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from poptorch._division import Division
 from poptorch._engine_options import REPORT_KEYS, report_directory
 from poptorch._option_store import OptionStore
 from poptorch._strategies import PipelinedExecution
@@ -86,6 +87,9 @@ def to_torchkiln(options: OptionStore) -> core.Options:
     cache: dict[str, Any] = {}
     if "enableEngineCaching" in popart:
         cache["cache_dir"] = popart["cachePath"] if popart["enableEngineCaching"] else None
+    division: dict[str, Any] = {}
+    if (stages := Division.of(options)) is not None:
+        division = {"pipeline": stages.pipeline, "pipeline_schedule": stages.schedule}
     engine_options = popart.get("engineOptions", {})
     return core.Options(
         profile_dir=report_directory(engine_options),
@@ -103,12 +107,13 @@ def to_torchkiln(options: OptionStore) -> core.Options:
         recompute="auto" if popart.get("autoRecomputation") else None,
         check_finite=options.Precision.floating_point_exceptions,
         show_progress=options.show_compilation_progress_bar,
-        num_processes=options.Distributed.numProcesses,
-        process_id=options.Distributed.processId,
+        num_processes=options.Distributed._num_ranks,
+        process_id=options.Distributed._rank,
         shard_optimizer=_shards_optimizer(options),
         anchors={name: _anchor(*entry) for name, entry in options.anchored_tensors.items()},
         recorded=recorded(options),
         **cache,
+        **division,
     )
 
 

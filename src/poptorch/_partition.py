@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 
 from poptorch._context import Run
+from poptorch._division import Division
 from poptorch._errors import Error
 from poptorch._option_store import require
 from poptorch._strategies import PipelinedExecution, _StagedExecution
@@ -28,6 +29,13 @@ def check_blocks(run: Run, options: Options) -> None:
         return
     devices = _devices(run, options)
     _check_device_count(max(devices) + 1, options)
+    if max(devices) > 0 and options.Distributed._num_ranks > 1 and Division.of(options) is None:
+        raise Error(
+            f"the model uses {max(devices) + 1} IPUs, and several processes train it, but nothing "
+            "says how many of them share a replica; start it with poprun --ipus-per-replica="
+            f"{max(devices) + 1}, or name the stages: "
+            "poptorch.PipelinedExecution(poptorch.Stage(...), poptorch.Stage(...))"
+        )
     if isinstance(options._execution_strategy, PipelinedExecution):
         _check_pipeline(run.training, devices, options)
 
@@ -70,18 +78,28 @@ def _check_device_count(count: int, options: Options) -> None:
         raise Error(f"The model uses {count} IPUs; a process can have {_MAX_IPUS} at most")
 
 
+def check_accumulation(stages: int, accumulation: int) -> None:
+    """Refuse an update of too few micro-batches to fill a pipeline.
+
+    Raises:
+        Error: with the original's words.
+    """
+    if accumulation < 2 * stages - 1:
+        raise Error(
+            "gradientAccumulation must be greater than or equal to the number of pipeline stages: "
+            f"{stages} forward and {stages - 1} backward stages need {2 * stages - 1}, got "
+            f"{accumulation}; raise Training.gradientAccumulation or use ShardedExecution"
+        )
+
+
 def _check_pipeline(training: bool, devices: list[int], options: Options) -> None:
     switches = sum(a != b for a, b in itertools.pairwise(devices))
     if switches == 0:
         return
     stages = switches + 1
     accumulation = options.Training.gradient_accumulation
-    if training and accumulation < 2 * stages - 1:
-        raise Error(
-            "gradientAccumulation must be greater than or equal to the number of pipeline stages: "
-            f"{stages} forward and {stages - 1} backward stages need {2 * stages - 1}, got "
-            f"{accumulation}; raise Training.gradientAccumulation or use ShardedExecution"
-        )
+    if training:
+        check_accumulation(stages, accumulation)
     if not training and options.device_iterations < stages:
         raise Error(
             "deviceIterations must be greater than or equal to the number of pipeline stages: "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from poptorch._division import Division
 from poptorch._errors import Error, translated
+from poptorch._partition import check_accumulation
 from poptorch._strategies import PipelinedExecution
 from poptorch.enums import OutputMode
 from poptorch.options import Options
@@ -68,9 +70,20 @@ def join_other_processes(options: Options) -> None:
     Raises:
         Error: They do not come.
     """
-    if options.Distributed.numProcesses > 1:
+    if options.Distributed._num_ranks > 1:
         with translated():
             distributed.start()
+
+
+def check_division(options: Options, training: bool) -> None:
+    """Refuse a pipeline of several processes that an update cannot fill.
+
+    Raises:
+        Error: with the original's words.
+    """
+    division = Division.of(options)
+    if training and division is not None and isinstance(division.strategy, PipelinedExecution):
+        check_accumulation(division.num_stages, options.Training.gradient_accumulation)
 
 
 def _check_named_buffers(module: nn.Module, options: Options) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torchkiln.data import DataLoader as DataLoader
     from torchkiln.runtime import LAMB as LAMB
     from torchkiln.runtime import Program as Program
+    from torchkiln.runtime import begin_block as begin_block
     from torchkiln.runtime import identity_loss as identity_loss
     from torchkiln.runtime import inference_model as inference_model
     from torchkiln.runtime import load as load
@@ -53,6 +54,7 @@ _HOMES = {
     "torchkiln.runtime": (
         "LAMB",
         "Program",
+        "begin_block",
         "identity_loss",
         "inference_model",
         "load",

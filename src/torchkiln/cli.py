@@ -130,6 +130,8 @@ def fit(
     recompute: str | None = None,
     profile_dir: Path | None = None,
     json: Path | None = None,
+    stages: int | None = None,
+    profile: Path | None = None,
 ) -> int:
     """Predict the memory of a program before it runs, and say what to do if it does not fit.
 
@@ -149,10 +151,14 @@ def fit(
         profile_dir: Also write a report of the calls and the memory of a step, line by line, into a
             folder in this one; nothing is run for it.
         json: Also write the figures to this file, in bytes.
+        stages: Say where to cut the program into a pipeline of so many stages that take equal time,
+            and what each of them needs; --limit is then the memory of one stage.
+        profile: Folder of a profile of the program, whose times count for --stages; default: they
+            are estimated.
     """
     from torchkiln.commands._fit import fit as run_fit
 
-    fits = run_fit(program, limit, recompute, profile_dir, json)
+    fits = run_fit(program, limit, recompute, profile_dir, json, stages, profile)
     return ExitCode.OK if fits else ExitCode.FAILED
 
 

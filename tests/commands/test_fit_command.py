@@ -8,6 +8,7 @@ import pytest
 
 from torchkiln import cli
 from torchkiln.commands._fit import parse_size
+from torchkiln.commands._fit_stages import module_path
 from torchkiln.core import Backend, OptionsError
 from torchkiln.report._memory_verdict import best_first, print_memory_report, remedies
 from torchkiln.runtime.memory._report import MemoryReport, ModuleMemory
@@ -155,3 +156,53 @@ def test_what_makes_it_fit_comes_first():
 def test_a_single_row_cannot_be_cut():
     found = [text for text, _ in remedies(report(micro_batch_size=1), 8 * GB)]
     assert not any("micro-batches" in text for text in found)
+
+
+# -- stages ---------------------------------------------------------------------------------------
+
+
+def test_stages_are_told_with_lines_to_paste(source, tmp_path, capsys):
+    figures = tmp_path / "stages.json"
+    command = ["fit", f"{source}:make", "--stages", "2", "--json", str(figures)]
+    assert cli.main(command) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    written = json.loads(figures.read_text())
+    first, second = written["pipeline"]
+    assert f'Options(pipeline=["{first}", "{second}"], gradient_accumulation=3)' in told
+    assert f"poptorch.BeginBlock({module_path(second)}, ipu_id=1)" in told
+    assert "It fits" in told
+    assert [stage["num_kept"] for stage in written["stages"]] == [2, 1]
+    total = sum(stage["parameter_bytes"] for stage in written["stages"])
+    assert total == 4 * (8 * 64 + 64 + 64 * 8 + 8)
+
+
+def test_a_limit_counts_for_each_stage(source, capsys):
+    assert cli.main(["fit", f"{source}:make", "--stages", "2", "--limit", "1K"]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "It does not fit" in told
+    assert "for each stage" in told
+
+
+def test_times_of_a_profile_count(source, tmp_path, capsys):
+    assert cli.main(["fit", f"{source}:make", "--profile_dir", str(tmp_path)]) == 0
+    command = ["fit", f"{source}:make", "--stages", "2", "--profile", str(tmp_path)]
+    assert cli.main(command) == 2
+    assert "has no times" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--profile", "."], "add --stages N"),
+        (["--stages", "2", "--profile_dir", "."], "leave out --stages"),
+        (["--stages", "9"], "stages at most, not into 9"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(source, capsys, flags, words):
+    assert cli.main(["fit", f"{source}:make", *flags]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_modules_are_named_as_python_reaches_them():
+    assert module_path("encoder.layers.10.out") == "model.encoder.layers[10].out"
+    assert module_path("0") == "model[0]"

@@ -12,11 +12,12 @@ def started(rank: int, size: int, **others: str) -> dict[str, str]:
 
 def test_what_is_written_is_read_back_on_each_instance():
     layout = InstanceLayout(num_instances=3, num_local_replicas=2, num_ipus_per_replica=4)
-    for rank in range(3):
-        read = InstanceLayout.from_environment(started(rank, 3, **layout.to_environment()))
-        assert read == InstanceLayout(3, 2, 4, instance_index=rank)
+    for rank in range(12):
+        read = InstanceLayout.from_environment(started(rank, 12, **layout.to_environment()))
+        assert read == InstanceLayout(3, 2, 4, instance_index=rank // 4, stage=rank % 4)
+        assert (read.rank, read.num_processes) == (rank, 12)
         assert read.num_total_replicas == 6
-        assert read.replica_index_offset == 2 * rank
+        assert read.replica_index_offset == 2 * (rank // 4)
 
 
 def test_torchrun_alone_has_one_replica_in_each_instance():
@@ -49,6 +50,7 @@ def test_without_a_launcher_there_is_no_layout(environment):
             "2 instances with 2 replicas each .* do not have 2",
         ),
         (started(2, 2), "rank 2 of 2 processes"),
+        (started(0, 3, POPDIST_NUM_IPUS_PER_REPLICA="2"), "start a multiple of 2"),
         (
             started(0, 2, POPDIST_NUM_LOCAL_REPLICAS="many"),
             "LOCAL_REPLICAS must be a number from 1 on",

@@ -54,6 +54,7 @@ LAZY = {
             torchkiln.profiling.graph._profile torchkiln.profiling.views._write torchkiln.runtime
         """,
     },
+    "torchkiln.commands._fit_stages": {_HEAVY: "torchkiln.profiling.graph._file"},
     "torchkiln.commands._looking": {
         _COMMAND: """
             torchkiln.commands._graph_profile
@@ -130,7 +131,7 @@ LAZY = {
     "torchkiln.packing._algorithms": {_NUMBA: "torchkiln.packing._streaming_kernels"},
     "torchkiln.packing._histogram": {_NUMBA: "torchkiln.packing._histogram_kernels"},
     "torchkiln.runtime._looking_inside": {
-        _TRACING: "torchkiln.runtime._inspection",
+        _TRACING: "torchkiln.runtime._inspection torchkiln.runtime._staging",
     },
     "torchkiln.runtime.compile._builder": {_TRACING: "torchkiln.runtime.compile._tracing"},
     "torchkiln.runtime.compile._helpers": {_BAR: "torchkiln.runtime.compile._progress"},

@@ -107,6 +107,45 @@ def check_values(group: Group) -> None:
         group.broadcast_([torch.zeros(3 + rank)])
 
 
+def check_messages(group: Group) -> None:
+    rank, size = group.world.rank, group.world.size
+    after, before = (rank + 1) % size, (rank - 1) % size
+    # Everybody sends before anybody receives, far more than connections hold.
+    image = torch.arange(2 * 4 * 300 * 300.0).view(2, 4, 300, 300) + rank
+    image = image.contiguous(memory_format=torch.channels_last)
+    sent = [group.send(image, after, 3), group.send(torch.tensor(rank), after, 4)]
+    sent += [group.send(torch.full((5,), turn + 10 * rank), after, 5) for turn in range(3)]
+    sent.append(group.send(torch.empty(0, 7), after, 6))
+    # Other tags in another order; those of one tag in theirs.
+    found = [group.receive(torch.zeros(5, dtype=torch.int64), before, 5) for _ in range(3)]
+    assert [int(one.wait()[0]) for one in found] == [turn + 10 * before for turn in range(3)]
+    assert int(group.receive(torch.tensor(-1), before, 4).wait()) == before
+    assert torch.equal(
+        group.receive(torch.empty_like(image), before, 3).wait(), image - rank + before
+    )
+    group.receive(torch.empty(0, 7), before, 6).wait()
+    assert [one.wait() is one.tensor for one in sent] == [True] * 6
+    with pytest.raises(ValueError, match="send a copy"):
+        group.send(torch.zeros(4, 4)[:, :2], after, 7)
+    with pytest.raises(ValueError, match="send a copy"):
+        group.receive(torch.zeros(1).expand(3), before, 7)
+
+
+def check_some_ranks(group: Group) -> None:
+    rank, size = group.world.rank, group.world.size
+    parts = [range(0, size, 2), range(1, size, 2)]
+    part = group.divided(parts)
+    own = list(parts[rank % 2])
+    assert (part.world.rank, part.world.size) == (own.index(rank), len(own))
+    flat = torch.full((4 * len(own),), float(10**rank))
+    part.sum_(flat)
+    assert flat.tolist() == [sum(10.0**other for other in own)] * len(flat)
+    assert group.divided(parts) is part
+    part.place = "update 3"
+    assert group.place == "update 3"
+    group.place = "start"
+
+
 def check_agreement(group: Group) -> None:
     rank = group.world.rank
     group.require_same("options", {"lr": 0.1}, "set them")
@@ -181,6 +220,8 @@ def main() -> None:
     check_parts(group)
     check_values(group)
     check_forks(group)
+    check_messages(group)
+    check_some_ranks(group)
     check_agreement(group)
     check_waiting(group, Path(sys.argv[1]))
     check_failed_work(group)

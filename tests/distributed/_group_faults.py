@@ -21,13 +21,18 @@ from torchkiln.distributed import Group, group_of, start
 def get_into_trouble(fault: str, group: Group) -> None:
     time.sleep(0.5)  # the others have left the meeting, and wait in what comes next
     match fault:
-        case "killed" | "killed in a meeting" | "killed at work":
+        case "killed" | "killed in a meeting" | "killed at work" | "killed before a message":
             os.kill(os.getpid(), signal.SIGKILL)
-        case "stopped" | "stopped at work":
+        case "stopped" | "stopped at work" | "stopped before a message":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "elsewhere":
             group.place = "validation"
             group.gather("other words")
+        case "abandons before a message":
+            group.abandon(ValueError("bad data"))
+            with pytest.raises(DistributedError, match=r"at update 12 because of ValueError: bad"):
+                group.meet("again")
+            sys.exit(0)
         case "raises":
             raise ValueError("bad data")
         case "ends":
@@ -36,8 +41,10 @@ def get_into_trouble(fault: str, group: Group) -> None:
             time.sleep(group.timeout_s + 4)
 
 
-def meet_others(fault: str, group: Group, flat: torch.Tensor) -> None:
+def meet_others(fault: str, victim: int, group: Group, flat: torch.Tensor) -> None:
     match fault:
+        case _ if fault.endswith("before a message"):
+            group.receive(flat, victim, 1).wait()
         case "killed in a meeting":
             group.meet("saving")
         case "killed at work" | "stopped at work":
@@ -64,7 +71,7 @@ def main() -> None:
         group.sum_(flat.fill_(1))
     begin = time.monotonic()
     try:
-        meet_others(fault, group, flat)
+        meet_others(fault, victim, group, flat)
     except DistributedError as error:
         print(f"rank {world.rank} after {time.monotonic() - begin:.1f} s: {error}", flush=True)
         begin = time.monotonic()

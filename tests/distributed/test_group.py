@@ -70,6 +70,26 @@ def test_a_rank_that_is_stopped_is_named_after_the_time_limit():
     assert "SIGSTOP" in text
 
 
+def test_who_waits_for_a_message_of_a_killed_rank_names_it_at_once():
+    seconds, text = said_by(0, with_fault("killed before a message", 1)[0])
+    assert seconds < 5
+    assert re.match(r"rank 1 \(process \d+ on .*\) was lost while rank 0 was at update 12: ", text)
+
+
+def test_who_waits_for_a_message_of_a_stopped_rank_names_it_after_the_time_limit():
+    seconds, text = said_by(0, with_fault("stopped before a message", 1, timeout_s=3)[0])
+    assert 2.5 < seconds < 8
+    assert re.match(r"rank 1 \(process \d+ on .*\) did not answer within 3 s while rank 0", text)
+
+
+def test_who_waits_for_a_message_of_a_rank_that_gave_up_hears_why():
+    outcomes = with_fault("abandons before a message", 1)
+    seconds, text = said_by(0, outcomes[0])
+    assert seconds < 5
+    assert "rank 1 at update 12, ended by ValueError: bad data" in text
+    assert outcomes[1].returncode == 0, outcomes[1].output
+
+
 def test_ranks_that_do_different_things_are_told_so():
     text = said_by(0, with_fault("elsewhere", 1, timeout_s=2)[0])[1]
     assert "the processes do not do the same: rank 0 at update 12, rank 1 at valid" in text

@@ -9,10 +9,10 @@ from torchkiln.core import DistributedError
 
 @pytest.fixture
 def second_of_three(monkeypatch):
-    """This process is instance 1 of 3, with 2 replicas each."""
+    """This process is a stage of instance 1 of 3, with 2 replicas each."""
     for name, value in {
-        "RANK": "1",
-        "WORLD_SIZE": "3",
+        "RANK": "6",
+        "WORLD_SIZE": "12",
         "POPDIST_NUM_TOTAL_REPLICAS": "6",
         "POPDIST_NUM_LOCAL_REPLICAS": "2",
         "POPDIST_NUM_IPUS_PER_REPLICA": "4",

@@ -9,8 +9,8 @@ import poptorch
 @pytest.fixture(autouse=True)
 def _second_of_two(monkeypatch):
     for name, value in {
-        "RANK": "1",
-        "WORLD_SIZE": "2",
+        "RANK": "3",
+        "WORLD_SIZE": "4",
         "POPDIST_NUM_TOTAL_REPLICAS": "8",
         "POPDIST_NUM_LOCAL_REPLICAS": "4",
         "POPDIST_NUM_IPUS_PER_REPLICA": "2",
@@ -24,12 +24,17 @@ def test_processes_and_replicas_are_filled_in():
     assert (opts.Distributed.processId, opts.Distributed.numProcesses) == (1, 2)
     assert opts.replication_factor == 4
     engine = opts._to_torchkiln()
-    assert (engine.process_id, engine.num_processes, engine.replication_factor) == (1, 2, 4)
+    # An instance is a process for each stage of the model.
+    assert (engine.process_id, engine.num_processes, engine.replication_factor) == (3, 4, 4)
+    assert (engine.pipeline_id, engine.num_pipelines, engine.stage) == (1, 2, 1)
     assert engine.total_micro_batches_per_update == 8
 
 
-def test_all_other_options_are_poptorchs():
-    opts = popdist.poptorch.Options(ipus_per_replica=2).deviceIterations(3)
+def test_all_other_options_are_poptorchs(monkeypatch):
+    # With stages, poptorch's own options count processes, and popdist's count instances.
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "IPUS_PER_REPLICA": "1"}.items():
+        monkeypatch.setenv(f"POPDIST_NUM_{name}" if "IPUS" in name else name, value)
+    opts = popdist.poptorch.Options().deviceIterations(3)
     opts.Training.gradientAccumulation(2)
     assert opts._to_torchkiln().combined_factor == 3 * 2 * 4
     own = poptorch.Options().deviceIterations(3).replicationFactor(4)

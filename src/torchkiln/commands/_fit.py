@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchkiln.commands._fit_stages import fit_stages
 from torchkiln.core import OptionsError, write_atomic
 from torchkiln.core._progress import say
 from torchkiln.report._memory_verdict import available_bytes, print_memory_report
@@ -28,21 +29,31 @@ def fit(
     recompute: str | None,
     profile_dir: Path | None,
     json: Path | None,
+    stages: int | None = None,
+    profile: Path | None = None,
 ) -> bool:
     """Predict the memory of a program that a Python function makes, and print the verdict.
 
     Returns:
         Whether it fits.
+
+    Raises:
+        OptionsError: The flags do not go together, or not with what the function makes.
     """
     import psutil
 
     from torchkiln.runtime import Program
 
+    if profile is not None and stages is None:
+        raise OptionsError("--profile tells where to cut a program; add --stages N")
+    if profile_dir is not None and stages is not None:
+        raise OptionsError("--profile_dir describes a program without stages; leave out --stages")
     limit_bytes = parse_size(limit) if limit is not None else available_bytes()
     base_bytes = psutil.Process().memory_info().rss
     made, args, kwargs = _make(program)
-    flag = "--recompute" if recompute is not None else "--profile_dir"
-    if (recompute is not None or profile_dir is not None) and not isinstance(made, Program):
+    given = {"--recompute": recompute, "--profile_dir": profile_dir, "--stages": stages}
+    flag = next((name for name, value in given.items() if value is not None), None)
+    if flag is not None and not isinstance(made, Program):
         raise OptionsError(
             f"{flag} needs a torchkiln Program, {program} made a {type(made).__name__}; "
             "set the option where the program is made"
@@ -58,15 +69,31 @@ def fit(
     say("Planning memory, which takes some seconds to a minute")
     # A limit counts Python and its libraries; what is available does not: they run already.
     left_bytes = max(limit_bytes - base_bytes, 0) if limit is not None else limit_bytes
+    if stages is not None:
+        fits, figures = fit_stages(
+            made,
+            args,
+            kwargs,
+            stages,
+            left_bytes,
+            is_per_process=limit is not None,
+            profile=profile,
+        )
+        _write_figures(figures, json)
+        return fits
     if profile_dir is None:
         report = made.memory_report(*args, **kwargs)
     else:
         report = _write_plan(made, args, kwargs, left_bytes, profile_dir)
     fits = print_memory_report(report, left_bytes)
-    if json is not None:
-        write_atomic(json, json_module.dumps(to_plain(report, left_bytes), indent=2) + "\n")
-        say(f"wrote {json}")
+    _write_figures(to_plain(report, left_bytes), json)
     return fits
+
+
+def _write_figures(figures: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        write_atomic(path, json_module.dumps(figures, indent=2) + "\n")
+        say(f"wrote {path}")
 
 
 def _write_plan(

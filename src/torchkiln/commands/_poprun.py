@@ -20,7 +20,7 @@ from torchkiln.commands._poprun_flags import (
     read_flags,
     to_request,
 )
-from torchkiln.commands._poprun_layout import LOCAL_REPLICAS
+from torchkiln.commands._poprun_layout import IPUS_PER_REPLICA, LOCAL_REPLICAS
 from torchkiln.core import OptionsError, __version__
 from torchkiln.core._progress import say
 from torchkiln.training._exit_codes import ExitCode, run_command
@@ -42,7 +42,8 @@ to rounding.
 flags, each before COMMAND, as --flag=VALUE or --flag VALUE:
   --num-instances N           processes (default: 1)
   --num-replicas M            replicas in all, a multiple of N (default: N)
-  --ipus-per-replica K        what popdist.getNumIpusPerReplica() returns (default: 1)
+  --ipus-per-replica K        processes of each instance, one for each stage that blocks divide the
+                              model into (default: 1)
   --executable-cache-path DIR keep compiled programs there (sets POPTORCH_CACHE_DIR)
   --host NAME[,NAME...]       other machines than this one: tells the torchrun line to run there
   --instances-per-host N      the same, without names
@@ -91,8 +92,8 @@ def _run(args: list[str]) -> int:
 
 
 def _torchrun_flags(request: PoprunRequest) -> list[str]:
-    num_instances = request.layout.num_instances
-    return ["--standalone", "--nproc-per-node", str(num_instances), "--no-python"]
+    num_processes = request.layout.num_processes
+    return ["--standalone", "--nproc-per-node", str(num_processes), "--no-python"]
 
 
 def _described(request: PoprunRequest) -> str:
@@ -100,6 +101,8 @@ def _described(request: PoprunRequest) -> str:
     torchrun = shlex.join(["torchrun", *_torchrun_flags(request), *request.command])
     if layout.num_local_replicas > 1:  # one is what popdist takes if nobody says anything
         torchrun = f"{LOCAL_REPLICAS}={layout.num_local_replicas} {torchrun}"
+    if layout.num_ipus_per_replica > 1:
+        torchrun = f"{IPUS_PER_REPLICA}={layout.num_ipus_per_replica} {torchrun}"
     return (
         f"instances: {layout.num_instances}, replicas in each: {layout.num_local_replicas}, in "
         f"all: {layout.num_total_replicas}; {torchrun}"

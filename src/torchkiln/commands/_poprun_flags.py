@@ -181,7 +181,8 @@ def _check_hosts(flags: dict[str, str], layout: InstanceLayout, command: list[st
     raise OptionsError(
         f"poprun starts instances on this machine only; for {where}, run this line on each "
         f"({first} is the first of them, by the name or address that the others know):\n"
-        f"  {variables} torchrun --nnodes {num_hosts} --nproc-per-node {on_each} "
+        f"  {variables} torchrun --nnodes {num_hosts} --nproc-per-node "
+        f"{on_each * layout.num_ipus_per_replica} "
         f"--rdzv-backend c10d --rdzv-endpoint {first}:{_PORT} --rdzv-id run1 "
         f"--no-python {shlex.join(command)}"
     )

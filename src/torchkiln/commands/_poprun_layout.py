@@ -1,7 +1,8 @@
 """`InstanceLayout`: how many instances and replicas a run has, by its environment. No torch.
 
 `poprun` writes what `popdist` reads. In Graphcore's words an *instance* is a process, and each has
-the same number of *replicas*, copies of the model that share every weight update.
+the same number of *replicas*, copies of the model that share every weight update. Where a replica
+needs several IPUs, as the stages of a pipeline do, an instance is so many processes here.
 """
 
 from __future__ import annotations
@@ -25,16 +26,28 @@ class InstanceLayout:
     """All instances of a run, and which of them this process is.
 
     Args:
-        num_instances: Processes.
+        num_instances: Pipelines, each of `num_ipus_per_replica` processes.
         num_local_replicas: Replicas of each.
-        num_ipus_per_replica: What the original would need for a replica; only compared.
-        instance_index: This process, from 0.
+        num_ipus_per_replica: Stages of a model, each of which is a process.
+        instance_index: The instance of this process, from 0.
+        stage: This process among those of its instance.
     """
 
     num_instances: int = 1
     num_local_replicas: int = 1
     num_ipus_per_replica: int = 1
     instance_index: int = 0
+    stage: int = 0
+
+    @property
+    def num_processes(self) -> int:
+        """Processes of all instances."""
+        return self.num_instances * self.num_ipus_per_replica
+
+    @property
+    def rank(self) -> int:
+        """This process among all."""
+        return self.instance_index * self.num_ipus_per_replica + self.stage
 
     @property
     def num_total_replicas(self) -> int:
@@ -72,16 +85,23 @@ class InstanceLayout:
                     "that begin with POPDIST_"
                 )
             return None
+        stages = _count(environment, IPUS_PER_REPLICA, 1)
+        if launch.size % stages:
+            raise DistributedError(
+                f"{launch.size} processes cannot run replicas of {stages} processes each "
+                f"({IPUS_PER_REPLICA}); start a multiple of {stages}"
+            )
         layout = cls(
-            num_instances=launch.size,
+            num_instances=launch.size // stages,
             num_local_replicas=_count(environment, LOCAL_REPLICAS, 1),
-            num_ipus_per_replica=_count(environment, IPUS_PER_REPLICA, 1),
-            instance_index=launch.rank,
+            num_ipus_per_replica=stages,
+            instance_index=launch.rank // stages,
+            stage=launch.rank % stages,
         )
         total = _count(environment, TOTAL_REPLICAS, layout.num_total_replicas)
         if total != layout.num_total_replicas:
             raise DistributedError(
-                f"{launch.size} instances with {layout.num_local_replicas} replicas each "
+                f"{layout.num_instances} instances with {layout.num_local_replicas} replicas each "
                 f"({LOCAL_REPLICAS}) do not have {total} replicas ({TOTAL_REPLICAS}) together; "
                 "start all instances with one poprun, which sets these variables"
             )

@@ -51,6 +51,7 @@ from torchkiln.core._options import (
     Reduction,
     ReductionOrder,
 )
+from torchkiln.core._pipeline_options import PipelineSchedule
 from torchkiln.core._places import process_cache_dir, user_cache_dir, writable_cache_dir
 from torchkiln.core._sealed import SealBroken, read_sealed, write_sealed
 from torchkiln.core._stopping import run_stoppable
@@ -94,6 +95,7 @@ __all__ = [
     "OutputMode",
     "Precision",
     "Reduction",
+    "PipelineSchedule",
     "ReductionOrder",
     # errors
     "ArgumentError",

@@ -13,6 +13,12 @@ from typing import Any, Self
 from torchkiln.core._choices import shown, to_choice
 from torchkiln.core._errors import OptionsError
 from torchkiln.core._near_miss import near_misses
+from torchkiln.core._pipeline_options import (
+    Pipeline,
+    PipelineSchedule,
+    check_processes,
+    to_pipeline,
+)
 from torchkiln.core._text_formats import parse_json, parse_yaml
 
 
@@ -125,6 +131,11 @@ class Options:
         shard_optimizer: Whether each of several processes keeps a part of the optimiser's state and
             updates that part of the parameters, instead of all of them. One process has it all.
         collective_timeout_s: Seconds that a process waits for the others before it gives up.
+        pipeline: Divides the model into stages, one process each: the names of the blocks of each
+            stage, in order. A block begins where a module of that name is called, or at
+            `torchkiln.begin_block(name)`. None, or a single process: the model is not divided.
+        pipeline_schedule: "1f1b" lets all stages work at the same time, on different micro-batches;
+            "sequential" runs one micro-batch at a time.
         anchors: Internal tensors to keep after each call, by name.
         recorded: Settings that were accepted but have no meaning on this device.
     """
@@ -154,6 +165,8 @@ class Options:
     reduction_order: ReductionOrder = ReductionOrder.FOLDED
     shard_optimizer: bool = False
     collective_timeout_s: float = 120.0
+    pipeline: Pipeline | None = None
+    pipeline_schedule: PipelineSchedule = PipelineSchedule.PIPELINED
     anchors: Mapping[str, Anchor] = dataclasses.field(default_factory=dict)
     recorded: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -163,6 +176,7 @@ class Options:
             if value is not None or name != "precision":
                 object.__setattr__(self, name, to_choice(kind, value, name))
         object.__setattr__(self, "recompute", _to_recompute(self.recompute))
+        object.__setattr__(self, "pipeline", to_pipeline(self.pipeline))
         for name in ("cache_dir", "profile_dir"):
             path = getattr(self, name)
             if path is not None:
@@ -195,6 +209,11 @@ class Options:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
+        if self.shard_optimizer and self.num_stages > 1 and self.synchronizes:
+            raise OptionsError(
+                "shard_optimizer and pipeline do not work together yet: a stage has the optimiser's "
+                "state of its own layers alone, all of it; leave one of the two out"
+            )
         if self.replication_factor % self.input_group_size:
             raise OptionsError(
                 f"replication_factor {self.replication_factor} is not a multiple of "
@@ -217,6 +236,36 @@ class Options:
                 f"process_id {self.process_id!r} is outside 0..{self.num_processes - 1}; "
                 "set num_processes to the number of processes"
             )
+        if self.is_divided:
+            check_processes(self.num_stages, self.num_processes)
+
+    @property
+    def num_stages(self) -> int:
+        """Stages that the model is divided into if there are several processes."""
+        return len(self.pipeline) if self.pipeline else 1
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether each process runs a stage of the model only."""
+        return self.num_stages > 1 and self.synchronizes
+
+    @property
+    def num_pipelines(self) -> int:
+        """Copies of the model in all processes, each of which gets a share of the data.
+
+        Without stages every process has one.
+        """
+        return self.num_processes // self.num_stages if self.is_divided else self.num_processes
+
+    @property
+    def pipeline_id(self) -> int:
+        """Which of these copies this process belongs to."""
+        return self.process_id // self.num_stages if self.is_divided else self.process_id
+
+    @property
+    def stage(self) -> int:
+        """The stage that this process runs."""
+        return self.process_id % self.num_stages if self.is_divided else 0
 
     @property
     def micro_batches_per_update(self) -> int:
@@ -231,8 +280,8 @@ class Options:
     @property
     def total_micro_batches_per_update(self) -> int:
         """Forward and backward passes of all processes that share one weight update."""
-        ranks = self.num_processes if self.synchronizes else 1
-        return self.micro_batches_per_update * ranks
+        copies = self.num_pipelines if self.synchronizes else 1
+        return self.micro_batches_per_update * copies
 
     @property
     def num_state_parts(self) -> int:
@@ -323,6 +372,7 @@ _ENUMS: dict[str, type[enum.Enum]] = {
     "output_mode": OutputMode,
     "reduction": Reduction,
     "reduction_order": ReductionOrder,
+    "pipeline_schedule": PipelineSchedule,
     "backend": Backend,
     "precision": Precision,
     "input_grouping": InputGrouping,

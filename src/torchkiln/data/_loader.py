@@ -86,7 +86,7 @@ class CombinedLoading:
         self._drop_last_group = drop_last
         self._rebatched_size: int | None = None
 
-        partition = auto_distributed_partitioning and options.num_processes > 1
+        partition = auto_distributed_partitioning and options.num_pipelines > 1
         if batch_sampler is not None:
             _check_batch_sampler(batch_size, shuffle, partition)
             self._group_size = options.combined_factor

@@ -187,8 +187,8 @@ def make_partition(
     return PartitionSampler(
         len(dataset),
         batch_size=batch_size * options.combined_factor,
-        num_processes=options.num_processes,
-        process_id=options.process_id,
+        num_processes=options.num_pipelines,
+        process_id=options.pipeline_id,
         drop_last=drop_last,
         seed=options.random_seed if shuffle else None,
         turn_size=None if blocks else batch_size * inputs,

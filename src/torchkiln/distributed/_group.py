@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NoReturn, TypeVar, final
+from typing import Any, NoReturn, TypeVar, final
 
 import torch.distributed as dist
 from torch import Tensor
@@ -19,17 +19,18 @@ from torchkiln.distributed._at_exit import at_exit
 from torchkiln.distributed._comparison import differences
 from torchkiln.distributed._connections import connections
 from torchkiln.distributed._forks import let_go_in_children
-from torchkiln.distributed._introduction import arrive, introduce
-from torchkiln.distributed._ordered_sum import OrderedSum
+from torchkiln.distributed._group_part import GroupPart
+from torchkiln.distributed._introduction import arrive, introduce, lead_to
+from torchkiln.distributed._ordered_sum import Order, OrderedSum
 from torchkiln.distributed._packed import packed, unpacked
 from torchkiln.distributed._parts import Parts
 from torchkiln.distributed._peers import Peers
 from torchkiln.distributed._roll_call import Failure, call_roll
 from torchkiln.distributed._store import Board, StoreGoneError
+from torchkiln.distributed._transfers import Transfer, in_memory_order
 from torchkiln.distributed._waiting import WaitedInVainError, wait_for
 from torchkiln.distributed._world import World
 
-Order = Literal["folded", "fastest"]
 T = TypeVar("T")
 
 _numbers = itertools.count()
@@ -60,6 +61,7 @@ class Group:
         self.place = "start"
         self._failure: str | None = None
         self._groups: dict[str, dist.ProcessGroup] = {}
+        self._divisions: dict[tuple[tuple[int, ...], ...], GroupPart] = {}
         self._add_in_order = OrderedSum()
         self._parts = Parts(world.size, world.rank)
         self._steps = itertools.count()
@@ -76,7 +78,7 @@ class Group:
             order: "folded" adds in the order of ranks, so the bits are those of one process that
                 adds one after the other; "fastest" leaves the order to the backend.
         """
-        with self._talking():
+        with self.talking():
             if self.world.size == 1:
                 return
             group = self._group_for(flat)
@@ -93,7 +95,7 @@ class Group:
             flat: One dimension, contiguous; its length is a multiple of the number of processes.
                 What is in the parts of the others afterwards is of no use.
         """
-        with self._talking():
+        with self.talking():
             if self.world.size > 1:
                 self._parts.sum_own_(flat, self._group_for(flat))
 
@@ -111,7 +113,7 @@ class Group:
         pieces = self._parts.gather(part, self._group_for(part))
         while True:
             # What is done with a piece is no talk.
-            with self._talking():
+            with self.talking():
                 piece = next(pieces, None)
             if piece is None:
                 return
@@ -124,7 +126,7 @@ class Group:
         if self.world.size == 1:
             return
         for some, bytes_ in packed(tensors):
-            with self._talking():
+            with self.talking():
                 dist.broadcast(bytes_, 0, group=self._group_for(bytes_))
             if not self.world.is_first:
                 unpacked(bytes_, some)
@@ -132,7 +134,7 @@ class Group:
     def gather(self, value: T) -> list[T]:
         """Return the value of each process, by rank; values are pickled."""
         values: list[Any] = [value] * self.world.size
-        with self._talking():
+        with self.talking():
             if self.world.size > 1:
                 dist.all_gather_object(values, value, group=self._groups["cpu"])
         return values
@@ -140,7 +142,7 @@ class Group:
     def from_first(self, value: T) -> T:
         """Return the value of rank 0; it is pickled."""
         values = [value]
-        with self._talking():
+        with self.talking():
             if self.world.size > 1:
                 dist.broadcast_object_list(values, 0, group=self._groups["cpu"])
         return values[0]
@@ -185,9 +187,16 @@ class Group:
         """
         if self.world.size == 1:
             return work()
+        return self._each(what, work, first=self._peers.first_of_host())
+
+    def all_at_once(self, what: str, work: Callable[[], T]) -> T:
+        """Let all processes do the work at the same time; otherwise like `one_after_first`."""
+        return work() if self.world.size == 1 else self._each(what, work, self.world.rank)
+
+    def _each(self, what: str, work: Callable[[], T], first: int) -> T:
+        """Do the work after rank `first` has, and wait until all have; all fail if one does."""
         with self._at(what):
             step = f"work/{next(self._steps)}"
-            first = self._peers.first_of_host()
             try:
                 if first != self.world.rank:
                     self._await({first: f"{step}/{first}"})
@@ -201,6 +210,61 @@ class Group:
             self._require_done(what, step, range(self.world.size))
             return result
 
+    def send(self, tensor: Tensor, to: int, tag: int) -> Transfer:
+        """Begin to send a tensor to one process, which must receive it under the same tag.
+
+        Messages to one process under one tag arrive in the order in which they were sent. The
+        tensor must not be changed until it has arrived.
+
+        Args:
+            tensor: On the CPU, without gaps in its memory.
+            to: A rank.
+            tag: What it is, from 0.
+        """
+        with self.talking():
+            work = None
+            if tensor.numel():
+                flat = in_memory_order(tensor)
+                work = dist.isend(flat, to, group=self._groups["cpu"], tag=tag)
+            return Transfer(work, tensor, self.talking)
+
+    def receive(self, tensor: Tensor, source: int, tag: int) -> Transfer:
+        """Begin to receive into a tensor what one process sends with the same form under a tag."""
+        with self.talking():
+            work = None
+            if tensor.numel():
+                flat = in_memory_order(tensor)
+                work = dist.irecv(flat, source, group=self._groups["cpu"], tag=tag)
+            return Transfer(work, tensor, self.talking)
+
+    def divided(self, parts: Sequence[Sequence[int]]) -> GroupPart:
+        """Return the part of the group that this process belongs to; called by all processes.
+
+        Args:
+            parts: Ranks of each part; every rank is in one of them.
+        """
+        key = tuple(tuple(part) for part in parts)
+        if key not in self._divisions:
+            self._divisions[key] = self._divide(key)
+        return self._divisions[key]
+
+    def abandon(self, error: BaseException) -> None:
+        """Leave the others for good, who may wait for messages of this process.
+
+        For a process that an error took out of the middle of something that all do together: the
+        next message of another would be taken for one that it missed.
+        """
+        if self.world.size == 1 or self._failure is not None:
+            return
+        words = str(error).splitlines()
+        cause = f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
+        failure = Failure(f"{self.place}, ended by {cause}", cause, None, frozenset())
+        call_roll(self._board, self._peers, failure)
+        self._failure = (
+            f"this process left the others at {self.place} because of {cause}; start all of them "
+            "again"
+        )
+
     def close(self) -> None:
         """Leave the group; of no use afterwards."""
         self._failure = self._failure or "the group of processes was closed"
@@ -208,6 +272,7 @@ class Group:
             with suppress(RuntimeError, ValueError):  # the user may have destroyed it already
                 dist.destroy_process_group(group)
         self._groups.clear()
+        self._divisions.clear()
 
     def _join(self) -> None:
         """Connect to the other processes; all of them make their groups in the same order."""
@@ -221,7 +286,7 @@ class Group:
         before = {connection.inode for connection in connections()}
         members = arrive(self._board, rank, size, self.timeout_s)
         self._peers = Peers(rank, size, members, {})
-        with self._talking():
+        with self.talking():
             self._groups["cpu"] = self._new_group("gloo")
         found = [connection for connection in connections() if connection.inode not in before]
         try:
@@ -231,6 +296,30 @@ class Group:
         let_go_in_children(led)
         for connection in led:
             connection.notice_silence(self.timeout_s)
+
+    def _divide(self, parts: tuple[tuple[int, ...], ...]) -> GroupPart:
+        rank = self.world.rank
+        own = next(part for part in parts if rank in part)
+        connecting: dist.ProcessGroup | None = None
+        before = {connection.inode for connection in connections()}
+        limit = datetime.timedelta(seconds=self.timeout_s)
+        with self.talking():
+            for part in parts:
+                if len(part) > 1:  # all processes make all groups, in the same order
+                    made = dist.new_group(list(part), timeout=limit, backend="gloo")
+                    connecting = made if part == own else connecting
+        found = [connection for connection in connections() if connection.inode not in before]
+        try:
+            led = lead_to(
+                self._board, f"part {next(self._steps)}", own, rank, found, self.timeout_s
+            )
+        except (StoreGoneError, TimeoutError) as error:
+            self._fail(error)
+        self._peers.take(led)
+        let_go_in_children(led.values())
+        for connection in led.values():
+            connection.notice_silence(self.timeout_s)
+        return GroupPart(self, own, connecting)
 
     def _new_group(self, backend: str) -> dist.ProcessGroup:
         limit = datetime.timedelta(seconds=self.timeout_s)
@@ -247,7 +336,7 @@ class Group:
         return self._groups[kind]
 
     @contextmanager
-    def _talking(self) -> Iterator[None]:
+    def talking(self) -> Iterator[None]:
         """Count the time of a collective, and explain its failure."""
         self._require_working()
         begin = time.perf_counter()

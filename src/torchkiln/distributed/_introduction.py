@@ -77,16 +77,40 @@ def introduce(
         StoreGoneError: The store ended.
         TimeoutError: A process did not come.
     """
-    size = len(members)
+    led = lead_to(board, "ends", list(members), rank, found, timeout_s)
+    return Peers(rank, len(members), members, led), list(led.values())
+
+
+def lead_to(
+    board: Board,
+    name: str,
+    ranks: Sequence[int],
+    rank: int,
+    found: Sequence[Connection],
+    timeout_s: float,
+) -> dict[int, Connection]:
+    """Return which of these connections leads to which of the processes `ranks`.
+
+    Args:
+        board: All of them must get here.
+        name: Of this question; each has its own.
+        ranks: The processes that ask it.
+        rank: This one.
+        found: Connections that were made just now.
+        timeout_s: How long to wait for the others.
+
+    Raises:
+        StoreGoneError: The store ended.
+        TimeoutError: A process did not come.
+    """
     end = time.monotonic() + timeout_s
-    board.put(f"ends/{rank}", json.dumps([one.ends for one in found]))
-    while not board.has(f"ends/{other}" for other in range(size)):
+    board.put(f"{name}/{rank}", json.dumps([one.ends for one in found]))
+    while not board.has(f"{name}/{other}" for other in ranks):
         if time.monotonic() > end:
             raise TimeoutError(f"not all processes were there within {timeout_s:g} s")
         time.sleep(_PAUSE_S)
-    others = {other: _ends(board, other) for other in range(size) if other != rank}
-    led = by_rank(found, others)
-    return Peers(rank, size, members, led), list(led.values())
+    others = {other: _ends(board, f"{name}/{other}") for other in ranks if other != rank}
+    return by_rank(found, others)
 
 
 def _await_all(board: Board, size: int, timeout_s: float, begun_at: float, hint: str) -> None:
@@ -113,8 +137,8 @@ def _not_come(missing: Sequence[int], size: int, timeout_s: float) -> str:
     )
 
 
-def _ends(board: Board, rank: int) -> list[Ends]:
-    pairs = json.loads(board.read(f"ends/{rank}") or "[]")
+def _ends(board: Board, key: str) -> list[Ends]:
+    pairs = json.loads(board.read(key) or "[]")
     return [((here[0], here[1]), (there[0], there[1])) for here, there in pairs]
 
 

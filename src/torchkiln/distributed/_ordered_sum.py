@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Literal, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+# Of ranks, or whichever the library likes best.
+Order = Literal["folded", "fastest"]
 
 
 @final

@@ -30,7 +30,7 @@ class Peers:
         self.rank = rank
         self.size = size
         self._members = dict(members)
-        self._connections = dict(connections)
+        self._connections = list(connections.items())
 
     def gone(self, *, trust_connections: bool = True) -> set[int]:
         """Return the ranks whose process ended or cannot be reached.
@@ -42,12 +42,16 @@ class Peers:
         ended = {rank for rank, member in self._others() if member.condition() is Condition.ENDED}
         if not trust_connections:
             return ended
-        closed = {rank for rank, one in self._connections.items() if not one.is_open()}
+        closed = {rank for rank, one in self._connections if not one.is_open()}
         return ended | closed
 
     def stopped(self) -> set[int]:
         """Return the ranks on this host that were stopped, as Ctrl-Z or SIGSTOP do."""
         return {rank for rank, member in self._others() if member.condition() is Condition.STOPPED}
+
+    def take(self, connections: Mapping[int, Connection]) -> None:
+        """Take note of further connections, by the rank that they lead to."""
+        self._connections += connections.items()
 
     def first_of_host(self) -> int:
         """Return the lowest rank among those on the host of this process."""
@@ -60,7 +64,7 @@ class Peers:
         Each process waits for its neighbours only: without this, those that are not neighbours of
         a lost one would wait until their time is over.
         """
-        for connection in self._connections.values():
+        for _, connection in self._connections:
             connection.shut()
 
     def named(self, ranks: Iterable[int]) -> str:

@@ -9,6 +9,8 @@ from torchkiln.runtime.capture._losses import identity_loss
 from torchkiln.runtime.capture._step import is_inside_program
 from torchkiln.runtime.memory._report import MemoryReport
 from torchkiln.runtime.optim._lamb import LAMB
+from torchkiln.runtime.passes._stages import begin_block
+from torchkiln.runtime.pipeline._weights import gather_weights
 from torchkiln.runtime.recompute._modules import keep_activation
 
 __all__ = [
@@ -16,6 +18,8 @@ __all__ = [
     "MemoryReport",
     "Program",
     "add_compile_hook",
+    "begin_block",
+    "gather_weights",
     "identity_loss",
     "inference_model",
     "is_inside_program",

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from torchkiln.core import Options, OptionsError, OutputMode
+from torchkiln.core import Options, OptionsError, OutputMode, PipelineSchedule
+from torchkiln.core._pipeline_options import check_micro_batches
 from torchkiln.runtime.execute._anchors import check_anchor_names
 
 
@@ -32,9 +33,27 @@ def resolve_options(options: Any, training: bool) -> Options:
             "several batches a call"
         )
     check_anchor_names(options, training)
+    if options.is_divided:
+        _check_division(options, training)
     if options.output_mode is OutputMode.DEFAULT:
         return options.replace(output_mode=OutputMode.FINAL if training else OutputMode.ALL)
     return options
+
+
+def _check_division(options: Options, training: bool) -> None:
+    """Refuse what a program that several processes divide cannot do."""
+    if training and options.pipeline_schedule is PipelineSchedule.PIPELINED:
+        check_micro_batches(options.num_stages, options.micro_batches_per_update)
+    if options.anchors:
+        raise OptionsError(
+            f"anchors ({', '.join(options.anchors)}) cannot be kept while the model is divided "
+            "into stages; return these tensors from forward, or run in one process"
+        )
+    if options.profile_dir is not None:
+        raise OptionsError(
+            "profile_dir cannot be used while the model is divided into stages; profile the "
+            "program in one process, where pipeline=[...] changes nothing"
+        )
 
 
 def move_module(module: nn.Module, device: str) -> None:

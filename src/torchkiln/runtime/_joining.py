@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from torchkiln.distributed._members import this_member
 from torchkiln.runtime.call._metadata import node_to_json
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.execute._built import Built
-from torchkiln.runtime.execute._generator import generator_state
+from torchkiln.runtime.execute._generator import generator_state, set_generator_state
 from torchkiln.runtime.optim._binding import OptimizerBinding
 from torchkiln.runtime.optim._replicas import take_state_of_first
 
@@ -58,7 +59,7 @@ def find_group(options: Options, *, training: bool) -> Group | None:
         OptionsError: The options do not say who this process is in its group, or its backend cannot
             divide an update among processes.
     """
-    if not training:
+    if not training and not options.is_divided:
         return None
     world = current()
     if not options.synchronizes:
@@ -109,8 +110,12 @@ def _warn_of_lone_training(num_processes: int) -> None:
 # -- the same program and the same state -----------------------------------------------------
 
 
-def join(group: Group, step: StepFunction, optimizer: OptimizerBinding, num_notes: int) -> None:
+def join(
+    group: Group, step: StepFunction, optimizer: OptimizerBinding | None, num_notes: int
+) -> None:
     """Make sure that all processes build the same program, and take the state of rank 0.
+
+    Without an optimiser nothing is taken, but stages must begin with parts of the same model.
 
     Raises:
         DistributedError: On all ranks, if programs differ; it says in what.
@@ -121,6 +126,9 @@ def join(group: Group, step: StepFunction, optimizer: OptimizerBinding, num_note
         group.require_same(
             "the program", described, "make model, optimiser and options alike on every rank"
         )
+    if optimizer is None:
+        _require_same_weights(group, step)
+        return
     group.broadcast_([tensor for tensor in step.binding.tensors if _can_be_written(tensor)])
     optimizer.gather_what_was_divided()
     take_state_of_first(group, optimizer.optimizer)
@@ -143,7 +151,25 @@ def require_same_updates(group: Group, built: Built) -> None:
     )
 
 
-def describe(step: StepFunction, optimizer: OptimizerBinding, num_notes: int) -> dict[str, str]:
+def _require_same_weights(group: Group, step: StepFunction) -> None:
+    """Make sure that the stages of each pipeline are made from the same weights."""
+    digest = 0
+    for bound in [*step.binding.parameters, *step.binding.buffers]:
+        content = bound.tensor.detach().contiguous().view(-1).view(torch.uint8)
+        digest = zlib.crc32(content.cpu().numpy().tobytes(), digest)
+    digests, stages = group.gather(digest), step.options.num_stages
+    for first in range(0, len(digests), stages):
+        if len(set(digests[first : first + stages])) > 1:
+            raise DistributedError(
+                f"the ranks {first} to {first + stages - 1}, which run the stages of one model, "
+                "have different weights; load the same weights on all ranks, or seed torch alike "
+                "before the model is made"
+            )
+
+
+def describe(
+    step: StepFunction, optimizer: OptimizerBinding | None, num_notes: int
+) -> dict[str, str]:
     """Return whatever must be the same in all processes, in short texts by names for people."""
     told = {"version of Torchkiln": __version__, "version of torch": str(torch.__version__)}
     told["number of notes"] = str(num_notes)
@@ -152,7 +178,7 @@ def describe(step: StepFunction, optimizer: OptimizerBinding, num_notes: int) ->
         for name, value in step.options.to_dict().items()
         if name not in MAY_DIFFER
     }
-    groups = optimizer.group_of_parameters()
+    groups = {} if optimizer is None else optimizer.group_of_parameters()
     for index, bound in enumerate(step.binding.bound):
         tensor, name = bound.tensor, bound.name
         told[f"tensor {index} ({name})"] = f"{_short(tensor.dtype)}{list(tensor.shape)}"
@@ -160,7 +186,8 @@ def describe(step: StepFunction, optimizer: OptimizerBinding, num_notes: int) ->
         told[f"strides of {name}"] = str(list(tensor.stride()))
         told[f"device of {name}"] = tensor.device.type
         told[f"group of {name}"] = str(groups.get(id(tensor)) if tensor.requires_grad else None)
-    told |= optimizer.describe()
+    if optimizer is not None:
+        told |= optimizer.describe()
     for form in step.signature.forms:
         told[f"argument {form.name}"] = f"{_short(form.dtype)}{list(form.shape)}"
         told[f"memory format of {form.name}"] = _short(form.memory_format)
@@ -216,21 +243,26 @@ def seed_generator(options: Options) -> None:
     """Seed torch's generator as the options say; further processes draw other numbers."""
     if options.random_seed is None:
         return
-    rank = options.process_id if options.synchronizes else 0
-    torch.manual_seed(options.random_seed if rank == 0 else _seed(options.random_seed, rank))
+    copy = options.pipeline_id if options.synchronizes else 0
+    torch.manual_seed(options.random_seed if copy == 0 else _seed(options.random_seed, copy))
 
 
-def part_random_streams(group: Group, device: torch.device) -> None:
-    """Let each process draw random numbers of its own.
+def part_random_streams(group: Group, device: torch.device, num_stages: int = 1) -> None:
+    """Let each copy of the model draw random numbers of its own.
 
-    A process whose generator is in the state of a lower rank's is seeded with (seed, rank). Rank 0
-    draws the numbers that it would draw alone.
+    That is each process, or each pipeline: its stages go on with the numbers of the first one, so
+    that they make the same batches. A copy whose generator is in the state of a lower one's is
+    seeded with (seed, its number). The first one draws the numbers that it would draw alone.
     """
-    state = generator_state(device).numpy().tobytes()
-    digests = group.gather(hashlib.sha256(state).hexdigest())
-    rank = group.world.rank
-    if digests[rank] in digests[:rank]:
-        torch.manual_seed(_seed(torch.initial_seed(), rank))
+    own = generator_state(device).numpy().tobytes(), torch.initial_seed()
+    told = group.gather(own)
+    states = [state for state, _ in told[::num_stages]]
+    copy = group.world.rank // num_stages
+    if states[copy] in states[:copy]:
+        torch.manual_seed(_seed(told[copy * num_stages][1], copy))
+    elif num_stages > 1:
+        state = np.frombuffer(bytearray(states[copy]), dtype=np.uint8)
+        set_generator_state(device, torch.from_numpy(state))
 
 
 def _seed(seed: int, rank: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from torchkiln.runtime.optim._arrangement import Arrangement
 
 if TYPE_CHECKING:
     from torchkiln.runtime._inspection import ProgramView
+    from torchkiln.runtime._staging import StagePlan
 
 
 class OpenProgram(abc.ABC):
@@ -134,6 +135,45 @@ class OpenProgram(abc.ABC):
             step, tensors, micro_batch = self._begin(args, kwargs)
             arrangement = self._arrange_as_compiled(step)
             return report_memory(step, tensors, micro_batch, arrangement, self._built_for(step))
+
+    @short_tracebacks()
+    def plan_stages(
+        self,
+        num_stages: int,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        measured: Mapping[str, float] | None = None,
+        limit_bytes: int | None = None,
+    ) -> StagePlan:
+        """Return where to cut the program into stages of equal time, and what each then needs.
+
+        Nothing is compiled or run, and the program stays as it is.
+
+        Args:
+            num_stages: How many stages there shall be.
+            args: Arguments of a call.
+            kwargs: Arguments by name.
+            measured: Time of each module without those inside it, by name; None: estimated.
+            limit_bytes: What a stage may use; more time is accepted to stay below.
+
+        Raises:
+            OptionsError: if there are not as many places to cut at.
+            CaptureError: if the step cannot be cut into stages.
+        """
+        from torchkiln.runtime._staging import plan_stages
+
+        with build_lock, compile_hooks(), torch.inference_mode(False):
+            step, _, micro_batch = self._begin(args, dict(kwargs or {}))
+            arrangement = self._arrange_as_compiled(step)
+            return plan_stages(
+                step,
+                micro_batch,
+                arrangement,
+                num_stages,
+                measured=measured,
+                limit_bytes=limit_bytes,
+            )
 
     @short_tracebacks()
     def view(self, *args: Any, **kwargs: Any) -> ProgramView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -12,9 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from torchkiln.core import (
+    DistributedError,
+    ExecutableError,
     NotCompiledError,
     OptimizerError,
     Options,
+    OptionsError,
     ScratchDirectory,
     instant,
     review_loss,
@@ -45,6 +49,8 @@ from torchkiln.runtime.execute._outputs import check_finite
 from torchkiln.runtime.execute._precision import warn_if_slow
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._binding import OptimizerBinding
+from torchkiln.runtime.pipeline._build import build_stage
+from torchkiln.runtime.pipeline._staged import Pipeline
 from torchkiln.torch_internals._tensors import version_of
 
 
@@ -168,17 +174,40 @@ class Program(JointProgram):
         device = device_of(step.binding, micro_batch)
         warn_if_slow(device, self.options, step.binding.tensors)
         arrangement = self._arrange(step)
+        if self.options.is_divided:
+            self._build_stage(step, micro_batch, arrangement, device)
+            return
 
         def make(options: Options) -> Built:
             own = dataclasses.replace(step, options=options)
             return build(own, micro_batch, arrangement, device, self._make_workspace)
 
         built = self._build_with_others(make)
-        self.num_compiles += built.compiled
-        self.num_captures += built.captured
+        self._count(built)
         if not built.compiled and built.package is not None:
             instant("compile", "executable from the cache")
         self._install(step, arrangement, built)
+
+    def _build_stage(
+        self,
+        step: StepFunction,
+        micro_batch: list[Tensor],
+        arrangement: Arrangement | None,
+        device: torch.device,
+    ) -> None:
+        """Build what this process runs of a step that several divide."""
+        built, pipeline = self._build_stage_with_others(
+            step,
+            lambda: build_stage(step, micro_batch, arrangement, device, self._make_workspace),
+        )
+        self._count(built)
+        # Before there is memory for optimiser state and gradients.
+        pipeline.weights.take_place()
+        self._install(step, arrangement, built, pipeline)
+
+    def _count(self, built: Built) -> None:
+        self.num_compiles += built.compiled
+        self.num_captures += built.captured
 
     def _review(self, step: StepFunction, tensors: list[Tensor]) -> None:
         """Warn of what other rooms find wrong with the loss; the cache keeps what they look at."""
@@ -191,25 +220,37 @@ class Program(JointProgram):
         self._workspace = ScratchDirectory()
         return self._workspace.path
 
-    def _install(self, step: StepFunction, arrangement: Arrangement | None, built: Built) -> None:
+    def _install(
+        self,
+        step: StepFunction,
+        arrangement: Arrangement | None,
+        built: Built,
+        stages: Pipeline | None = None,
+    ) -> None:
         check_anchored_parameters(self.options, step.binding)
         if self._optimizer is not None and arrangement is not None:
             parts = self.options.num_state_parts
             self._optimizer.install(arrangement, built.metadata.updated, parts, self.group)
         self._built, self._signature = built, step.signature
         self._executor = Executor(
-            step.binding,
+            step.binding if stages is None else stages.own_binding(step.binding),
             self.options,
             step.signature,
             built,
             self._optimizer,
             self.group,
             self._notes,
+            stages,
         )
         self._beacon.is_ready(built.source, str(self._executor.device))
 
     def adopt_executable(self, built: Built, form: Signature, workspace: ScratchDirectory) -> None:
         """Take over a loaded executable, whose file lies in `workspace`, instead of compiling."""
+        if self.options.is_divided:
+            raise OptionsError(
+                "a program from a file cannot be divided into stages; make it with training_model "
+                "or inference_model, which take stages from the cache if they are there"
+            )
         step = self._make_step(form)
         self._workspace = workspace
         self._join(step)
@@ -229,6 +270,10 @@ class Program(JointProgram):
         """Drop the executable; weights and optimiser state stay. A later call compiles again."""
         with self.turn, span("program", "destroy"):
             self.finish_profile()
+            if self.options.is_divided:
+                # If others are lost, so are the weights of their stages.
+                with contextlib.suppress(DistributedError):
+                    self.gather_weights()
             self._built = self._signature = self._executor = None
             self._beacon.is_destroyed()
             if self._optimizer is not None:
@@ -323,6 +368,11 @@ class Program(JointProgram):
         """Write the compiled program, weights and optimiser state; `torchkiln.load` reads it."""
         if self._signature is None:
             raise NotCompiledError("Model has not been compiled; call compile(...) before export()")
+        if self.options.is_divided:
+            raise ExecutableError(
+                "a program that is divided into stages cannot be exported; save the weights after "
+                "gather_weights(), and export from one process"
+            )
         program = CompiledProgram(
             self.training, self.options, self.metadata, self._signature, self.state_dtypes()
         )

@@ -16,6 +16,9 @@ from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._notes import Notes, NoteWriter
 from torchkiln.runtime.optim._binding import OptimizerBinding
+from torchkiln.runtime.pipeline._plan import StagePlan
+from torchkiln.runtime.pipeline._staged import Pipeline
+from torchkiln.runtime.pipeline._weights import gather_weights
 
 
 class JointProgram(OpenProgram):
@@ -86,14 +89,19 @@ class JointProgram(OpenProgram):
 
     def _join(self, step: StepFunction) -> None:
         """Become the same as the other processes, but for random numbers."""
-        if self.group is not None and self._optimizer is not None:
-            join(self.group, step, self._optimizer, self._notes.count)
-            part_random_streams(self.group, device_of(step.binding, []))
+        if self.group is None:
+            return
+        # Another program may have left weights with other stages.
+        self.gather_weights()
+        join(self.group, step, self._optimizer, self._notes.count)
+        if self._optimizer is not None:
+            device = device_of(step.binding, [])
+            part_random_streams(self.group, device, self.options.num_stages)
 
     def part_random_streams(self) -> None:
         """Draw other random numbers than the other processes, from now on."""
         if self.group is not None:
-            part_random_streams(self.group, self.executor.device)
+            part_random_streams(self.group, self.executor.device, self.options.num_stages)
 
     def _build_with_others(self, make: Callable[[Options], Built]) -> Built:
         """Build, one process of a host before the others, which find the cache filled."""
@@ -104,6 +112,35 @@ class JointProgram(OpenProgram):
         built = self.group.one_after_first("compile", lambda: make(options))
         require_same_updates(self.group, built)
         return built
+
+    def _build_stage_with_others(
+        self, step: StepFunction, make: Callable[[], tuple[Built, StagePlan]]
+    ) -> tuple[Built, Pipeline]:
+        """Build the stage of this process, all processes at the same time."""
+        assert self.group is not None
+        built, plan = self.group.all_at_once("compile", make)
+        self.group.require_same(
+            "the division into stages",
+            plan.describe(step.binding),
+            "forward must do the same on every rank; do not let it depend on the rank",
+        )
+        device = device_of(step.binding, [])
+        return built, Pipeline(
+            plan, built, step.binding, self._optimizer, self.group, self.options, device
+        )
+
+    @short_tracebacks()
+    def gather_weights(self) -> None:
+        """Give every process the present weights, buffers and optimiser state of all stages.
+
+        While the model is divided into stages, each process has those of its own stage only. Called
+        by all processes; the next call of the program sends them away again. Without stages this
+        does nothing.
+
+        Raises:
+            DistributedError: A process is lost.
+        """
+        gather_weights(self.module)
 
     def _leave_common_cache(self) -> None:
         if self._common_cache is not None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def inference_options(options: Options) -> Options:
-    """Return the options of the program that validates: one mini-batch a call."""
+    """Return the options of the program that validates: one mini-batch a call, in one process."""
     return options.replace(
         device_iterations=1,
         gradient_accumulation=1,
@@ -30,6 +30,7 @@ def inference_options(options: Options) -> Options:
         output_mode="default",
         output_period=1,
         anchors={},
+        pipeline=None,
     )
 
 
@@ -91,7 +92,8 @@ class LossEvaluator:
                 self._is_prepared = True
             rest = itertools.chain(first, own)
             parts = stopping.share("validation", lambda check: self._losses(rest, check))
-        batches = in_turn(parts)
+        # Each stage has the whole model now, and the batches of its pipeline.
+        batches = in_turn(self._ranks.of_copies(parts))
         loss_sum = sum(loss * samples for loss, samples in batches)
         return loss_sum / max(sum(samples for _, samples in batches), 1)
 

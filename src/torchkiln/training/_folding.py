@@ -33,7 +33,7 @@ class Folding:
     @classmethod
     def of(cls, options: Options) -> Self:
         """Return the order in a program with these options."""
-        ranks = options.num_processes if options.synchronizes else 1
+        ranks = options.num_pipelines if options.synchronizes else 1
         return cls(
             options.device_iterations,
             options.gradient_accumulation,

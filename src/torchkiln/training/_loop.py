@@ -19,6 +19,7 @@ from torchkiln.core import (
 from torchkiln.core._beacon import tell_training, waiting_for_data
 from torchkiln.report import RunMonitor, StepRecord
 from torchkiln.report._record import Status
+from torchkiln.runtime import gather_weights
 from torchkiln.training._checkpoint_plan import Words
 from torchkiln.training._core_watch import CoreWatch
 from torchkiln.training._history import History
@@ -112,6 +113,7 @@ class TrainingLoop:
                 return self._outcome("interrupted", self._leave())
             except _Failed as failure:
                 instant("training", "failed")
+                self._gather_weights()
                 return self._outcome("failed", str(failure), failure.error)
             except DistributedError as error:
                 raise DistributedError(f"{error}; {self._describe_loss()}") from error
@@ -155,6 +157,7 @@ class TrainingLoop:
         if self._saver is not None and self._saver.resumes:
             # Making programs may seed torch: a resumed run goes on with its own numbers.
             set_random_state(now)
+            self._gather_weights()
             self._saver.restore_buffers()
         return batches
 
@@ -244,9 +247,10 @@ class TrainingLoop:
         kept = ""
         if self._saver is not None:
             kept = f"; the last good checkpoint is kept in {self._saver.directory}"
-        is_own = bad.rank == self._ranks.rank
+        is_own = bad.rank == self._ranks.copy
         # Only who has the batch can say what is in it.
-        told = self._ranks.gather(self._task.explain(bad, batch, place) if is_own else "")
+        own = self._task.explain(bad, batch, place) if is_own else ""
+        told = self._ranks.of_copies(self._ranks.gather(own))
         raise _Failed(NonFiniteError(f"{told[bad.rank]}{kept}"))
 
     def _finish_epoch(self) -> None:
@@ -254,6 +258,7 @@ class TrainingLoop:
         history, schedule = self._history, self._state.schedule
         epoch = history.epoch + 1
         self._ranks.is_at(f"the end of epoch {epoch}")
+        self._gather_weights()
         self._ranks.require_same(
             f"the weights after epoch {epoch}",
             digest_of_weights(self._state.module) if self._ranks.size > 1 else "",
@@ -281,7 +286,13 @@ class TrainingLoop:
         """That of the first group of parameters."""
         return float(self._state.optimizer.param_groups[0]["lr"])
 
+    def _gather_weights(self) -> None:
+        """Let every process have the whole model, if it is divided into stages."""
+        if self._ranks.num_stages > 1:
+            gather_weights(self._state.module)
+
     def _save(self, saver: RunSaver, *, is_last: bool = False) -> None:
+        self._gather_weights()
         try:
             saver.save(self._history)
         except CheckpointError as error:
@@ -303,6 +314,7 @@ class TrainingLoop:
     def _leave(self) -> str:
         """Save an interrupted run; return what to tell the person."""
         where = f"interrupted {self._at}"
+        self._gather_weights()
         if self._saver is None:
             return f"{where}; nothing is saved ({self._words.save})"
         try:

@@ -71,11 +71,15 @@ class StepNotes:
         return [float(self._is_stopping()), *losses, *self._counts.pop(0)]
 
     def read(self, notes: Tensor) -> StepResult:
-        """Return what all processes wrote in a call: [updates, ranks, `size`]."""
+        """Return what all processes wrote in a call: [updates, ranks, `size`].
+
+        Stages of one pipeline write the same losses and counts.
+        """
         own = self._folding.own_per_update
-        counts = notes[:, :, 1 + own :].to(torch.int64)
+        of_copies = notes[:, :: notes.shape[1] // self._folding.ranks]
+        counts = of_copies[:, :, 1 + own :].to(torch.int64)
         return StepResult(
-            losses=self._folding.join(notes[:, :, 1 : 1 + own]),
+            losses=self._folding.join(of_copies[:, :, 1 : 1 + own]),
             counts=self._folding.join(counts),
             is_stop_wanted=bool(notes[:, :, 0].any()),
         )

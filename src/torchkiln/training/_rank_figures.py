@@ -59,10 +59,14 @@ class RankFigures:
         if self._ranks.size == 1:
             return None
         counted = self._epochs[1:] or self._epochs
+        samples = sum(epoch.samples for epoch in counted)
+        # Stages of one model share what it is trained on.
+        stages = self._ranks.num_stages
+        share = (samples + self._ranks.rank % stages) // stages
         own = RankRecord(
             host=socket.gethostname(),
             threads=torch.get_num_threads(),
-            samples=sum(epoch.samples for epoch in counted),
+            samples=share,
             seconds=sum(epoch.seconds for epoch in counted),
             collective_seconds=sum(epoch.collective_seconds for epoch in counted),
         )

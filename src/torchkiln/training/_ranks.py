@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, final
@@ -27,9 +27,14 @@ class Ranks:
     Args:
         world: Who they are; None: this process is alone.
         timeout_s: How long a process waits for the others before it gives up.
+        num_stages: How many processes have a part each of one copy of the model. Those of a copy
+            are neighbours, and train on the same data.
     """
 
-    def __init__(self, world: World | None = None, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, world: World | None = None, timeout_s: float = 120.0, num_stages: int = 1
+    ) -> None:
+        self.num_stages = num_stages
         self._world = world if world is not None and world.size > 1 else None
         self._group: Group | None = None
         if self._world is not None:
@@ -53,11 +58,12 @@ class Ranks:
                 "options = torchkiln.distributed.start().options(options) before loaders, programs "
                 "and trainer are made, or sync_gradients=False to train a model in each process"
             )
-        return cls(world, options.collective_timeout_s)
+        num_stages = options.num_stages if options.is_divided else 1
+        return cls(world, options.collective_timeout_s, num_stages)
 
     def waiting(self, timeout_s: float) -> Ranks:
         """Return the same processes, which wait so long for each other."""
-        return Ranks(self._world, timeout_s)
+        return Ranks(self._world, timeout_s, self.num_stages)
 
     @property
     def rank(self) -> int:
@@ -66,6 +72,20 @@ class Ranks:
     @property
     def size(self) -> int:
         return 1 if self._world is None else self._world.size
+
+    @property
+    def copy(self) -> int:
+        """Which copy of the model this process has, or a part of."""
+        return self.rank // self.num_stages
+
+    @property
+    def num_copies(self) -> int:
+        """How many copies of the model there are, each of which has a share of the data."""
+        return self.size // self.num_stages
+
+    def of_copies(self, by_rank: Sequence[T]) -> list[T]:
+        """Return one value for each copy of the model, that of its first stage."""
+        return list(by_rank[:: self.num_stages])
 
     @property
     def is_first(self) -> bool:

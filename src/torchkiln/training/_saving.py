@@ -170,7 +170,7 @@ class RunSaver:
                 loader_tensors=batches.tensors(),
                 buffers=self._buffers.own(),
             )
-            states = self._ranks.gather(own)
+            states = self._ranks.of_copies(self._ranks.gather(own))
             gather_optimizer_state(self._state.optimizer, to="first")
             with self._buffers.averaged([one.buffers for one in states]):
                 self._ranks.first_does("save", lambda: self._write(history, states))
@@ -266,7 +266,7 @@ class RunSaver:
         load_optimizer_tensors(state.optimizer, below("optimizer/", tensors), facts["optimizer"])
         if state.schedule is not None:
             state.schedule.load_state_dict(facts["scheduler"])
-        own = from_checkpoint(tensors, facts, self._ranks.rank, self._ranks.size)
+        own = from_checkpoint(tensors, facts, self._ranks.copy, self._ranks.num_copies)
         state.batches.load_state_dict(own.loader, own.loader_tensors)
         self._random, self._own_buffers = own.random, own.buffers
         return History.from_checkpoint(below("history/", tensors), facts)

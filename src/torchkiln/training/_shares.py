@@ -28,15 +28,22 @@ def refuse_undivided(name: str, loader: Any, options: Options) -> None:
         OptionsError: It would give all processes the same data, or a process less than its share.
     """
     made_for = getattr(loader, "options", None)
-    if not isinstance(made_for, Options) or made_for.num_processes == options.num_processes:
+    if not isinstance(made_for, Options):
+        return
+    shares = (made_for.num_processes, made_for.num_pipelines)
+    if shares == (options.num_processes, options.num_pipelines):
         return
     if type(getattr(loader, "sampler", None)) not in (*_READ_ALL, type(None)):
         return  # a sampler of the user's may choose a share
     raise OptionsError(
-        f"{name} was made with options that say num_processes={made_for.num_processes}, the "
-        f"trainer's say {options.num_processes}; make both with "
-        "torchkiln.distributed.start().options(options)"
+        f"{name} was made with options that say {_shares(made_for)}, the trainer's say "
+        f"{_shares(options)}; make both with torchkiln.distributed.start().options(options)"
     )
+
+
+def _shares(options: Options) -> str:
+    stages = f" and {options.num_stages} stages" if options.is_divided else ""
+    return f"num_processes={options.num_processes}{stages}"
 
 
 def warn_if_undivided(loader: Iterable[Any], ranks: Ranks) -> None:
@@ -44,9 +51,9 @@ def warn_if_undivided(loader: Iterable[Any], ranks: Ranks) -> None:
 
     Called by all processes. What is no list of batches and no loader of torch is not looked at.
     """
-    if ranks.size == 1:
+    if ranks.num_copies == 1:
         return
-    found = ranks.gather(_data_of(loader))
+    found = ranks.of_copies(ranks.gather(_data_of(loader)))
     if ranks.is_first and found[0] is not None and len(set(found)) == 1:
         warn_user(
             f"all {ranks.size} processes seem to train on the same data, so each sample counts as "

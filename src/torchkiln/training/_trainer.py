@@ -131,6 +131,11 @@ class Trainer:
     def _check_average(self) -> None:
         if self.average is None:
             return
+        if self.options.is_divided:
+            raise OptionsError(
+                "an average of the weights follows the whole model, which no process has while "
+                "it is divided into stages; leave out average, or pipeline"
+            )
         if self.average.source is not self.module:
             raise OptionsError("average must follow the module that is trained")
         if self.average.updates_per_call != self.options.device_iterations:

@@ -32,7 +32,7 @@ class UpdateSize:
     @classmethod
     def of(cls, options: Options) -> Self:
         """Return the size of an update of a program."""
-        processes = options.num_processes if options.synchronizes else 1
+        processes = options.num_pipelines if options.synchronizes else 1
         return cls(processes, options.replication_factor, options.gradient_accumulation)
 
     @classmethod

@@ -40,8 +40,8 @@ class Dealing:
     @property
     def per_update(self) -> int:
         """Mini-batches of a weight update, over all processes that share it."""
-        processes = self.options.num_processes if self.options.synchronizes else 1
-        return processes * self.options.gradient_accumulation * self.inputs
+        copies = self.options.num_pipelines if self.options.synchronizes else 1
+        return copies * self.options.gradient_accumulation * self.inputs
 
     @property
     def _is_separate(self) -> bool:
@@ -88,7 +88,7 @@ class Dealing:
             raise LoaderError(
                 f"an update of the run that is continued has {found[_PER_UPDATE]} micro-batches "
                 f"over all processes, but here it would have {self.per_update} "
-                f"(num_processes={options.num_processes} x replication_factor="
+                f"({self._copies} x replication_factor="
                 f"{options.replication_factor} x gradient_accumulation="
                 f"{options.gradient_accumulation}{self._shared}); {self._remedy(found)}"
             )
@@ -102,7 +102,7 @@ class Dealing:
     def _compare_old(self, num_processes: Any, per_process: Any) -> None:
         # They say how many mini-batches a call had, not how many updates these made.
         options = self.options
-        mine = options.num_processes * options.combined_factor
+        mine = options.num_pipelines * options.combined_factor
         try:
             found = num_processes * per_process
         except TypeError:
@@ -116,13 +116,20 @@ class Dealing:
             )
 
     @property
+    def _copies(self) -> str:
+        options = self.options
+        if options.is_divided:
+            return f"num_pipelines={options.num_pipelines}"
+        return f"num_processes={options.num_processes}"
+
+    @property
     def _shared(self) -> str:
         size = self.options.input_group_size
         return "" if size == 1 else f" / input_group_size={size}"
 
     def _remedy(self, found: Mapping[str, Any]) -> str:
         """Return which numbers would do."""
-        wanted, world = found[_PER_UPDATE], self.options.num_processes
+        wanted, world = found[_PER_UPDATE], self.options.num_pipelines
         if not isinstance(wanted, int) or wanted < 1:
             return "pass what state_dict() returned, unchanged"
         if self._is_separate:

@@ -173,8 +173,8 @@ class EpochPlanner:
     def _share_of(self, whole: PackPlan) -> PackPlan:
         options = self._options
         return whole.for_rank(
-            options.process_id,
-            options.num_processes,
+            options.pipeline_id,
+            options.num_pipelines,
             multiple_of=self._num_packs,
             replicas=Dealing(options).inputs if options.synchronizes else 1,
         )

@@ -65,12 +65,12 @@ class GroupPlan:
         order = np.arange(self.num_elements)
         if self.shuffle:
             order = np.random.default_rng((self.seed % 2**64, epoch)).permutation(order)
-        factor, world = self.options.combined_factor, self.options.num_processes
+        factor, world = self.options.combined_factor, self.options.num_pipelines
         at_once = Dealing(self.options).inputs if self.options.synchronizes else factor
         num_groups = -(-self.num_elements // self.group_size)
         length = factor * -(-num_groups // (factor * world))
         turns, places = np.divmod(np.arange(length), at_once)
-        numbers = (turns * world + self.options.process_id) * at_once + places
+        numbers = (turns * world + self.options.pipeline_id) * at_once + places
         groups = [
             Group(epoch, i, order[i * self.group_size : (i + 1) * self.group_size])
             for i in numbers.tolist()

@@ -31,6 +31,7 @@ from torchkiln.runtime.passes._constants import constant_outputs, protect_consta
 from torchkiln.runtime.passes._draws import draw_in_order
 from torchkiln.runtime.passes._loss_inputs import drop_aliases, read_loss_inputs, take_loss
 from torchkiln.runtime.passes._origins import recorded_origins
+from torchkiln.runtime.passes._stages import Stages, recorded_stages
 from torchkiln.runtime.recompute._choice import Survey, choose_modules
 from torchkiln.runtime.recompute._graph import postpone_repeated
 from torchkiln.torch_internals._autograd import mkldnn_is_enabled, set_mkldnn_enabled
@@ -79,17 +80,23 @@ class Captured:
         )
 
 
-def recomputed_modules(step: StepFunction, batch: list[Tensor]) -> tuple[str, ...]:
+def recomputed_modules(
+    step: StepFunction, batch: list[Tensor], stages: Stages | None = None
+) -> tuple[str, ...]:
     """Return the names of the modules that the step recomputes, chosen if the options say so.
 
-    The choice runs forward once more, on tensors that have shapes but no values.
+    The choice runs forward once more, on tensors that have shapes but no values. A module in which
+    another stage of a pipeline begins is not chosen: no stage could repeat all of it.
     """
     wanted = step.options.recompute
     if wanted is None or not step.training:
         return ()
     if not isinstance(wanted, str):
         return wanted
-    return choose_modules(survey_step(step, batch))
+    survey = survey_step(step, batch)
+    if stages is not None:
+        survey.divided |= stages.divided(call.name for call in survey.calls)
+    return choose_modules(survey)
 
 
 def survey_step(step: StepFunction, batch: list[Tensor]) -> Survey:
@@ -129,6 +136,7 @@ def capture(
     arrangement: Arrangement | None,
     *,
     with_origins: bool = False,
+    stages: Stages | None = None,
     prepare: Callable[[set[str]], None] | None = None,
 ) -> Captured:
     """Record the step for a micro-batch like `batch`.
@@ -139,6 +147,7 @@ def capture(
         arrangement: Of the parameters that are updated; None: inference.
         with_origins: Let nodes know the module, the line and the phase that recorded them
             (`passes/_origins.py`).
+        stages: Let nodes know the stage that they belong to (`passes/_stages.py`).
         prepare: Called with the names of the native helpers that the graphs will need, before a
             pass asks for one of them. None: each is built when it is asked for.
 
@@ -146,7 +155,7 @@ def capture(
         DynamicShapeError: at the user's line, if something depends on values.
         CaptureError, LossError: if forward cannot be a training step for another reason.
     """
-    step = dataclasses.replace(step, recompute=recomputed_modules(step, batch))
+    step = dataclasses.replace(step, recompute=recomputed_modules(step, batch, stages))
     mode, tensors, fake_batch = _without_values(step, batch)
     versions = [version_of(tensor) for tensor in [*tensors, *fake_batch]]
     # What is recomputed must be told from what is computed first when code is generated.
@@ -156,7 +165,12 @@ def capture(
         if noted
         else contextlib.nullcontext()
     )
-    with _static_rules(step.binding.module), mode, _explained(), origins:
+    marks = (
+        recorded_stages(step.binding.module, stages, FORWARD_CODE)
+        if stages is not None
+        else contextlib.nullcontext()
+    )
+    with _static_rules(step.binding.module), mode, _explained(), origins, marks:
         recorded = _record_step(step, tensors, fake_batch, arrangement)
     written = [
         index
@@ -275,14 +289,8 @@ def _record_split(
     chosen = arrangement.select([arrangement.names[member] for member in used])
     if step.options.num_state_parts > 1:
         update = _record_update_of_parts(step, chosen, tables)
-        return _Recorded(
-            {"accumulate": _without_inputs(accumulate, unused), "update": update}, told
-        )
-    own = [params[member] for member in used]
-    state = [tensor for entry in _empty_state(chosen, own) for tensor in entry]
-    inputs = [*own, *(chosen.empty_sum(param) for param in own), *state, *tables]
-    every = functools.partial(Entries(step, chosen).update, reached=range(len(used)))
-    update, _ = _record(every, inputs)
+    else:
+        update = _record_update(step, chosen, [params[member] for member in used])
     return _Recorded({"accumulate": _without_inputs(accumulate, unused), "update": update}, told)
 
 
@@ -298,6 +306,26 @@ def _record_update_of_parts(
     norm = torch.empty((), dtype=torch.float32, device=device)
     inputs = [*parts, *sums, *state, *tables, norm]
     update, _ = _record(Entries(step, of_parts).update_parts, inputs)
+    return update
+
+
+def _record_update(step: StepFunction, chosen: Arrangement, params: list[Tensor]) -> Entry:
+    state = [tensor for entry in _empty_state(chosen, params) for tensor in entry]
+    sums = [chosen.empty_sum(param) for param in params]
+    inputs = [*params, *sums, *state, *empty_tables(chosen)]
+    every = functools.partial(Entries(step, chosen).update, reached=range(len(params)))
+    update, _ = _record(every, inputs)
+    return update
+
+
+def record_update(step: StepFunction, chosen: Arrangement) -> Entry:
+    """Return the update of an arrangement's parameters by itself: those of a part of the model."""
+    mode = fake_mode()
+    params: list[Tensor] = [mode.from_tensor(param.detach()) for param in chosen.params]
+    with _static_rules(step.binding.module), mode, _explained():
+        update = _record_update(step, chosen, params)
+    check_graph(update.graph, chosen.held)
+    update.graph.recompile()
     return update
 
 

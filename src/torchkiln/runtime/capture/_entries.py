@@ -49,7 +49,8 @@ def entry_names(options: Options, *, training: bool) -> list[str]:
     """Return the entry points that a program with these options has."""
     if not training:
         return ["infer"]
-    if options.total_micro_batches_per_update == 1:
+    # A stage that runs one micro-batch an update sums up, too: backward is an entry of its own.
+    if options.total_micro_batches_per_update == 1 and not options.is_divided:
         return ["step"]
     return ["accumulate", "update"]
 

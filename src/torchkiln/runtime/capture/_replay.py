@@ -15,6 +15,7 @@ import torch
 import torch.utils.checkpoint as torch_checkpoint
 
 from torchkiln.core import CaptureError
+from torchkiln.runtime.passes._stages import Region
 from torchkiln.torch_internals._autograd import TorchDispatchMode, schema_of
 from torchkiln.torch_internals._fx import map_tensors
 from torchkiln.torch_internals._libraries import checkpoint_contexts_replaced
@@ -26,6 +27,17 @@ class _Keep(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.draws: list[Any] = []
+        self.region = Region()
+
+    def __enter__(self) -> Self:
+        self.region.begin()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if not any(error):
+            self.region.end()
 
     def __torch_dispatch__(
         self,
@@ -48,11 +60,19 @@ class _Replay(TorchDispatchMode):
         super().__init__()
         self._kept = kept
         self._next = iter(kept.draws)
+        self._inside = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         self._next = iter(self._kept.draws)
+        self._inside.enter_context(self._kept.region.repeated())
         super().__enter__()
         return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            super().__exit__(*error)
+        finally:
+            self._inside.close()
 
     def __torch_dispatch__(
         self,

@@ -117,6 +117,8 @@ _NOT_IN_KEY = {
     "reduction_order": "sums are exchanged by the loop around the executable",
     "shard_optimizer": "the number of parts of the optimiser's state is in the key",
     "collective_timeout_s": "says how long to wait for others",
+    "pipeline": "the stages of a program that several processes divide have no fast key",
+    "pipeline_schedule": "micro-batches are ordered by the loop around the executable",
     "device": "is in the description of the environment",
     "recorded": "has no effect",
 }

@@ -17,7 +17,7 @@ from torchkiln.ops._needs import natives_of_module
 from torchkiln.runtime.cache._cache import ExecutableCache
 from torchkiln.runtime.cache._graph_key import graph_key
 from torchkiln.runtime.call._metadata import ProgramMetadata
-from torchkiln.runtime.capture._capture import capture, recomputed_modules
+from torchkiln.runtime.capture._capture import Captured, capture, recomputed_modules
 from torchkiln.runtime.capture._entries import Entries, entry_names
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.compile._helpers import prepare_helpers
@@ -60,10 +60,22 @@ def build_native(
 ) -> Built:
     with CompileProgress(step.options.show_progress, step.name) as progress:
         captured = capture(step, batch, arrangement, prepare=progress.build_helpers)
-        build_package(captured, path, step.binding.module, progress)
+        built = compile_native(captured, step, device, path, progress)
+    return dataclasses.replace(built, phases=progress.seconds)
+
+
+def compile_native(
+    captured: Captured,
+    step: StepFunction,
+    device: torch.device,
+    path: Path,
+    progress: CompileProgress,
+) -> Built:
+    """Compile what was recorded, into a file that no cache has."""
     metadata = captured.metadata()
+    build_package(captured, path, step.binding.module, progress)
     executable = NativeExecutable(path, device, metadata.entries)
-    return Built(executable, metadata, path, compiled=1, captured=1, phases=progress.seconds)
+    return Built(executable, metadata, path, compiled=1, captured=1)
 
 
 def build_through_cache(
@@ -76,23 +88,38 @@ def build_through_cache(
     make_workspace: Callable[[], Path],
 ) -> Built:
     """Trace, then take the executable of the same graph, or compile it while others wait."""
-    compiled = 0
     with CompileProgress(step.options.show_progress, step.name) as progress:
         captured = capture(step, batch, arrangement, prepare=progress.build_helpers)
-        digest = graph_key(captured, device)
-        metadata = captured.metadata()
-        with cache.holding(digest) as package:
-            if package is None:
-                package = make_workspace() / "program.pt2"
-                build_package(captured, package, step.binding.module, progress)
-                _keep(cache, digest, package, _describe(step))
-                compiled = 1
-            executable = NativeExecutable(package, device, metadata.entries)
-    plain = metadata.to_json()
+        digest, built = compile_through_cache(
+            captured, step, device, cache, make_workspace, progress
+        )
+    plain = built.metadata.to_json()
     if key is not None and plain is not None:
         with contextlib.suppress(OSError):  # the next start traces once more
             cache.remember(key, {"graph": digest, "program": plain})
-    return Built(executable, metadata, package, compiled, captured=1, phases=progress.seconds)
+    return dataclasses.replace(built, phases=progress.seconds)
+
+
+def compile_through_cache(
+    captured: Captured,
+    step: StepFunction,
+    device: torch.device,
+    cache: ExecutableCache,
+    make_workspace: Callable[[], Path],
+    progress: CompileProgress,
+) -> tuple[str, Built]:
+    """Return the digest of what was recorded, and its executable, which others may have made."""
+    compiled = 0
+    digest = graph_key(captured, device)
+    metadata = captured.metadata()
+    with cache.holding(digest) as package:
+        if package is None:
+            package = make_workspace() / "program.pt2"
+            build_package(captured, package, step.binding.module, progress)
+            _keep(cache, digest, package, _describe(step))
+            compiled = 1
+        executable = NativeExecutable(package, device, metadata.entries)
+    return digest, Built(executable, metadata, package, compiled, captured=1)
 
 
 def _keep(cache: ExecutableCache, digest: str, package: Path, description: str) -> None:

@@ -63,7 +63,7 @@ class Exchange:
         tail[rank].copy_(torch.tensor([*checks, *told], dtype=tail.dtype))
         with self.timed("gradients"):
             for buffer in sums.buffers.values():
-                group.sum_(_as_real(buffer), self._order.value)
+                group.sum_(as_real(buffer), self._order.value)
         return self._checked(tail.to("cpu", torch.float32, copy=True))
 
     def sum_parts_(
@@ -86,7 +86,7 @@ class Exchange:
         checks = self._begin(digest)
         with self.timed("gradients"):
             for buffer in buffers:
-                group.sum_own_part_(_as_real(buffer))
+                group.sum_own_part_(as_real(buffer))
             own = [*checks, *tell()]
             rows = torch.zeros((group.world.size, len(own)), dtype=torch.float64)
             rows[group.world.rank] = torch.tensor(own, dtype=torch.float64)
@@ -110,30 +110,38 @@ class Exchange:
 
     def _checked(self, rows: Tensor) -> Tensor:
         """Return what each process told if all of them do the same update."""
-        self._check(rows)
+        require_same_update(range(len(rows)), rows)
         self._num_updates += 1
         return rows[:, _NUM_CHECKS:]
 
-    def _check(self, rows: Tensor) -> None:
-        """Raise DistributedError, in all processes, if they do not do the same update."""
-        numbers, digests = rows[:, 0].tolist(), rows[:, 1].tolist()
-        if len(set(numbers)) > 1:
-            places = ", ".join(f"rank {r} at {n + 1:.0f}" for r, n in enumerate(numbers))
-            raise DistributedError(
-                f"the processes are at different updates ({places}); all of them must make the "
-                "same calls of a program: look for calls that only some ranks make, loaders of "
-                "different lengths, and errors that one rank caught"
-            )
-        if len(set(digests)) > 1:
-            others = [str(r) for r, digest in enumerate(digests) if digest != digests[0]]
-            raise DistributedError(
-                f"rank {', '.join(others)} would update with other numbers than rank 0 (learning "
-                "rate and the like, or how many updates the optimiser has seen), or calls another "
-                "program; call set_optimizer and load_state_dict with the same values on all "
-                "ranks, and programs in the same order"
-            )
+
+def require_same_update(ranks: Sequence[int], rows: Tensor) -> None:
+    """Raise DistributedError, in all processes, if they do not do the same update.
+
+    Args:
+        ranks: Of the processes.
+        rows: For each the number of its update, and a digest of what it updates with.
+    """
+    numbers, digests = rows[:, 0].tolist(), rows[:, 1].tolist()
+    if len(set(numbers)) > 1:
+        pairs = zip(ranks, numbers, strict=True)
+        places = ", ".join(f"rank {rank} at {number + 1:.0f}" for rank, number in pairs)
+        raise DistributedError(
+            f"the processes are at different updates ({places}); all of them must make the "
+            "same calls of a program: look for calls that only some ranks make, loaders of "
+            "different lengths, and errors that one rank caught"
+        )
+    if len(set(digests)) > 1:
+        pairs = zip(ranks, digests, strict=True)
+        others = [str(rank) for rank, digest in pairs if digest != digests[0]]
+        raise DistributedError(
+            f"rank {', '.join(others)} would update with other numbers than rank {ranks[0]} "
+            "(learning rate and the like, or how many updates the optimiser has seen), or calls "
+            "another program; call set_optimizer and load_state_dict with the same values on all "
+            "ranks, and programs in the same order"
+        )
 
 
-def _as_real(buffer: Tensor) -> Tensor:
+def as_real(buffer: Tensor) -> Tensor:
     """Return numbers that every communication library can add."""
     return torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer

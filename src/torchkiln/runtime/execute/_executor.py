@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchkiln.core import ExecutableError, Options
+from torchkiln.core import ExecutableError, Options, OutputMode
 from torchkiln.data import rebuild
 from torchkiln.data._structure import Node, paths
 from torchkiln.distributed import Group
@@ -28,6 +28,7 @@ from torchkiln.runtime.execute._generator import generator_state, set_generator_
 from torchkiln.runtime.execute._notes import Notes
 from torchkiln.runtime.execute._sharing import Sharing
 from torchkiln.runtime.execute._slices import slice_order
+from torchkiln.runtime.execute._staged_calls import SharedSums, StagedCalls
 from torchkiln.runtime.optim._binding import OptimizerBinding
 from torchkiln.runtime.optim._state_dtypes import SUMS
 
@@ -44,9 +45,12 @@ class Executor:
         optimizer: OptimizerBinding | None,
         group: Group | None = None,
         notes: Notes | None = None,
+        stages: StagedCalls | None = None,
     ) -> None:
         self._binding = binding
         self._options = options
+        # Who has the other stages of the model; None: this process has all of it.
+        self._stages = stages
         self._signature = signature
         self._built = built
         self.optimizer = optimizer
@@ -58,8 +62,10 @@ class Executor:
         self._constants = [bound.tensor.detach().clone() for bound in binding.attributes]
         self._use_constants()
         self._notes = notes or Notes()
-        self.sharing: Sharing | None = None
-        if optimizer is not None:
+        self.sharing: SharedSums | None = None
+        if optimizer is not None and stages is not None:
+            self.sharing = stages.make_sums(optimizer, self._notes)
+        elif optimizer is not None:
             self.sharing = Sharing(
                 optimizer, built, self.device, self._notes, group, options, binding
             )
@@ -74,7 +80,11 @@ class Executor:
 
         Arguments are not part of it, though forward may write to them. Until then calls exchange
         nothing with other processes: this one may make as many as it likes.
+
+        Raises:
+            ExecutableError: Other processes would have to take part.
         """
+        self._refuse_alone()
         # What was replaced or loaded since the last call is what must be there afterwards.
         self._follow()
         kept = [(tensor, tensor.detach().clone()) for tensor in self._tensors]
@@ -99,7 +109,7 @@ class Executor:
 
     @property
     def _accumulates(self) -> bool:
-        return "accumulate" in self._built.metadata.entries
+        return "update" in self._built.metadata.entries
 
     def state_dtypes(self) -> dict[str, str]:
         """Return dtypes of optimiser state and gradient sums by name of parameter and tensor."""
@@ -123,23 +133,39 @@ class Executor:
 
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         """Consume one combined batch and return the outputs by output mode."""
+        if self._stages is not None:
+            with self._stages.calling(tensors):
+                self._begin_call()
+                return self._run_all(tensors)
+        self._begin_call()
+        if len(self._order) == 1 and not self._options.anchors and not self._accumulates:
+            return self._run_one(tensors)
+        return self._run_all(tensors)
+
+    def _begin_call(self) -> None:
         self._follow()
         self._clock.clear()
         if self._constants:
             self._use_constants()
         if self.sharing is not None:
             self.sharing.begin_call()
-        if len(self._order) == 1 and not self._options.anchors and not self._accumulates:
-            return self._run_one(tensors)
+
+    def _run_all(self, tensors: list[Tensor]) -> list[Tensor]:
         slices = self._signature.micro_batches(tensors)
         constant = self._built.metadata.constant_outputs
         collection = Collection(self._options, self.optimizer is not None, constant)
-        if self.optimizer is None:
+        if self.optimizer is not None:
+            self._train(collection, slices)
+        elif self._stages is not None:
+            chosen = [slices[index] for index in self._order]
+            with self._clocked_together(len(chosen)):
+                results = self._stages.infer(self._tensors, chosen)
+            for outputs in results:
+                collection.add_micro_batch(outputs)
+        else:
             for index in self._order:
                 inputs = [*self._tensors, *slices[index]]
                 collection.add_micro_batch(self._timed("infer", inputs))
-        else:
-            self._train(collection, slices)
         self._anchors = collection.anchored()
         self._num_kept = collection.num_kept
         if self.sharing is not None:
@@ -183,26 +209,28 @@ class Executor:
                 if sharing.wants_outputs:
                     sharing.note(self._structures([outputs]))
             else:
-                self._update(sharing, collection, [slices[index] for index in chosen], tables)
+                is_last = iteration == iterations - 1
+                batches = [slices[index] for index in chosen]
+                self._update(sharing, collection, batches, tables, is_last=is_last)
             optimizer.count_update(self._built.executable.reached)
             if self._options.anchors:
                 collection.add_update(self._anchored_parameters())
 
     def _update(
         self,
-        sharing: Sharing,
+        sharing: SharedSums,
         collection: Collection,
         micro_batches: list[Any],
         tables: list[Tensor],
+        *,
+        is_last: bool,
     ) -> None:
         """Sum up the gradients of micro-batches, here and in other processes, and use them."""
         sums = sharing.sums
         kept: list[list[Tensor]] = []
         is_noted = sharing.wants_outputs
         try:
-            for batch in micro_batches:
-                inputs = [*self._tensors, *sums, tables[-1], *batch]
-                outputs = self._timed("accumulate", inputs)
+            for outputs in self._accumulated(sums, tables[-1], micro_batches, is_last, is_noted):
                 collection.add_micro_batch(outputs)
                 if is_noted:
                     kept.append(outputs)
@@ -212,6 +240,37 @@ class Executor:
             # An interrupt must not leave half a sum for the next update.
             sharing.clear_()
             raise
+
+    def _accumulated(
+        self,
+        sums: list[Tensor],
+        scalars: Tensor,
+        micro_batches: list[Any],
+        is_last: bool,
+        is_noted: bool,
+    ) -> Iterator[list[Tensor]]:
+        """Add the gradients of micro-batches to the sums, and yield the outputs of each."""
+        if self._stages is None:
+            for batch in micro_batches:
+                yield self._timed("accumulate", [*self._tensors, *sums, scalars, *batch])
+            return
+        count = len(micro_batches)
+        # Outputs that are not looked at need not go to all stages.
+        first = 0
+        if self._options.output_mode is OutputMode.FINAL and not is_noted:
+            first = count - self._options.replication_factor if is_last else count
+        with self._clocked_together(count):
+            results = self._stages.accumulate(
+                self._tensors, sums, scalars, micro_batches, range(first, count)
+            )
+        yield from results
+
+    @contextlib.contextmanager
+    def _clocked_together(self, count: int) -> Iterator[None]:
+        """Take the time of several micro-batches that stages work on at once."""
+        start = time.perf_counter()
+        yield
+        self._clock += [(start, time.perf_counter())] * count
 
     def _structures(self, results: list[list[Tensor]]) -> list[Any]:
         """Return what forward returned for each micro-batch, without anchored tensors."""
@@ -228,8 +287,16 @@ class Executor:
 
     def check_clocked(self) -> None:
         """Raise ExecutableError if calls cannot be timed one by one."""
+        self._refuse_alone()
         for name in self._runs:
             self._built.executable.clocked(name)
+
+    def _refuse_alone(self) -> None:
+        if self._stages is not None:
+            raise ExecutableError(
+                "a program that is divided into stages cannot be profiled: its steps need all "
+                "processes; profile it in one process, where pipeline=[...] changes nothing"
+            )
 
     @contextlib.contextmanager
     def clocked(self, tell: Callable[[str, Callable[[], np.ndarray]], None]) -> Iterator[None]:

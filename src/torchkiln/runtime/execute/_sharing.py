@@ -19,6 +19,7 @@ from torchkiln.runtime.execute._divided_update import DividedUpdate
 from torchkiln.runtime.execute._exchange import Exchange
 from torchkiln.runtime.execute._gradient_sums import GradientSums
 from torchkiln.runtime.execute._notes import Notes
+from torchkiln.runtime.execute._staged_calls import SharedSums
 from torchkiln.runtime.optim._binding import OptimizerBinding
 
 # Each process tells whether its weights were changed between two calls.
@@ -26,7 +27,7 @@ _NUM_CHANGED = 1
 
 
 @final
-class Sharing:
+class Sharing(SharedSums):
     """Holds the sums of a training program, and adds up those of all processes.
 
     Args:
@@ -181,12 +182,6 @@ class Sharing:
         self._notes.hear(rows[:, len(members) :])
 
     def update(self, run: Run, tables: list[Tensor]) -> None:
-        """Change the parameters by the sums, which are zero afterwards.
-
-        Args:
-            run: The update of the executable.
-            tables: The numbers of the update.
-        """
         if self._divided is not None:
             self._divided.update(run, tables, is_apart=self._is_apart)
             return

@@ -41,8 +41,8 @@ def add_up(
         timelines: Memory over the calls of each entry.
     """
     timeline = worst_of(timelines)
-    state = _state_bytes(arrangement, captured.updated, step.options.num_state_parts)
-    sums = _sum_bytes(arrangement, captured.updated)
+    state = state_bytes(arrangement, captured.updated, step.options.num_state_parts)
+    sums = sum_bytes(arrangement, captured.updated)
     turn = timeline.turn()
     saved = sum(b.size_bytes for b in timeline.peak if timeline.is_saved(b, turn))
     gradients = sum(
@@ -97,8 +97,8 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(sizes.values())
 
 
-def _state_bytes(
-    arrangement: Arrangement | None, updated: list[str], num_parts: int
+def state_bytes(
+    arrangement: Arrangement | None, updated: list[str], num_parts: int = 1
 ) -> dict[str, int]:
     """Return the bytes of this process' part of the optimiser's state by parameter."""
     if arrangement is None:
@@ -116,7 +116,7 @@ def _state_bytes(
     }
 
 
-def _sum_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:
+def sum_bytes(arrangement: Arrangement | None, updated: list[str]) -> dict[str, int]:
     """Return the bytes that the sum of a parameter's gradients takes, if they are accumulated."""
     if arrangement is None:
         return {}

@@ -188,14 +188,33 @@ class OptimizerBinding:
         steps = self._installed.steps
         return self._tables.upcoming(self._hyper, steps, num_updates, num_micro_batches)
 
-    def digest_of_numbers(self) -> int:
-        """Return what is the same in processes that do the next update with the same numbers."""
+    @property
+    def clips(self) -> bool:
+        """Whether the joint norm of gradients is limited."""
+        return self._recipe.clips
+
+    @property
+    def max_grad_norm(self) -> float:
+        """The limit of the joint norm of gradients."""
+        return self._hyper.max_grad_norm
+
+    @property
+    def loss_scaling(self) -> float:
+        """What the loss is multiplied with."""
+        return self._hyper.loss_scaling
+
+    def digest_of_hyper(self) -> int:
+        """Return what is the same in processes that update with the same hyper-parameters."""
         if self._digested is None or self._digested[0] is not self._hyper:
             hyper = self._hyper
             groups = [sorted(_comparable(numbers).items()) for numbers in hyper.groups]
             told = repr((groups, hyper.max_grad_norm, hyper.loss_scaling))
             self._digested = (hyper, zlib.crc32(told.encode()))
-        return zlib.crc32(repr(self._installed.steps).encode(), self._digested[1])
+        return self._digested[1]
+
+    def digest_of_numbers(self) -> int:
+        """Return what is the same in processes that do the next update with the same numbers."""
+        return zlib.crc32(repr(self._installed.steps).encode(), self.digest_of_hyper())
 
     def count_update(self, reached: set[int] | None) -> None:
         """Count an update; `reached` are the parameters that had a gradient so far, None: all."""

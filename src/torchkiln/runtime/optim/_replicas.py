@@ -17,7 +17,7 @@ def take_state_of_first(group: Group, optimizer: torch.optim.Optimizer) -> None:
     Its groups must hold parameters of the same forms everywhere. Called by all processes.
     """
     params = [param for one in optimizer.param_groups for param in one["params"]]
-    own = [_described(optimizer.state.get(param) or {}) for param in params]
+    own = [described_state(optimizer.state.get(param) or {}) for param in params]
     told = group.from_first(own)
     tensors: list[Tensor] = []
     for param, form in zip(params, told, strict=True):
@@ -25,13 +25,15 @@ def take_state_of_first(group: Group, optimizer: torch.optim.Optimizer) -> None:
             optimizer.state.pop(param, None)
             continue
         before = optimizer.state.get(param) or {}
-        state = {name: _like(value, before.get(name), param) for name, value in form.items()}
+        state = {
+            name: memory_for_state(value, param, before.get(name)) for name, value in form.items()
+        }
         optimizer.state[param] = state
         tensors += [value for value in state.values() if isinstance(value, Tensor)]
     group.broadcast_(tensors)
 
 
-def _described(state: dict[str, Any]) -> dict[str, Any]:
+def described_state(state: dict[str, Any]) -> dict[str, Any]:
     """Return state with the forms of tensors in their place."""
     return {
         name: _form(value) if isinstance(value, Tensor) else value for name, value in state.items()
@@ -51,7 +53,7 @@ def _form(tensor: Tensor) -> _Form:
     return _Form(tensor.shape, tensor.dtype, tensor.device.type)
 
 
-def _like(value: Any, before: Any, param: Tensor) -> Any:
+def memory_for_state(value: Any, param: Tensor, before: Any = None) -> Any:
     """Return memory for a tensor of this form, that of `before` if it fits; other values as is."""
     if not isinstance(value, _Form):
         return value

@@ -99,6 +99,11 @@ def updating(parameter: str) -> Iterator[None]:
         _updated = before
 
 
+def parameter_in_work() -> str:
+    """Return the parameter whose update is being recorded; "" if there is none."""
+    return _updated
+
+
 class _Recorder:
     """Follows a recording, and knows the origin of the node that comes next."""
 

@@ -44,6 +44,8 @@ class Survey:
     sizes: dict[int, int] = field(default_factory=dict)
     keepers: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     writers: set[str] = field(default_factory=set)
+    # Modules that lie in several stages of a pipeline.
+    divided: set[str] = field(default_factory=set)
     num_marks: int = 0
     # A freed storage could give its address to another one.
     _alive: list[Any] = field(default_factory=list)
@@ -94,7 +96,7 @@ def choose_modules(survey: Survey) -> tuple[str, ...]:
     best, best_bytes = set[str](), survey.peak_bytes(set())
     while chosen:
         _, added = survey.cost_bytes(chosen)
-        refused = chosen & survey.writers
+        refused = chosen & (survey.writers | survey.divided)
         if not refused and survey.peak_bytes(chosen) < best_bytes:
             best, best_bytes = set(chosen), survey.peak_bytes(chosen)
         largest = max(added, key=lambda name: added[name], default=None)

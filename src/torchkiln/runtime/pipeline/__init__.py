@@ -1,0 +1,1 @@
+"""A step in several stages, each of which another process runs."""
