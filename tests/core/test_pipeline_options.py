@@ -80,3 +80,10 @@ def test_schedules_have_names():
     assert Options(pipeline_schedule="sequential").pipeline_schedule is PipelineSchedule.SEQUENTIAL
     with pytest.raises(OptionsError, match="pipeline_schedule"):
         Options(pipeline_schedule="gpipe")
+
+
+def test_stages_and_divided_optimiser_state_are_refused_together():
+    both = {"pipeline": ["a", "b"], "shard_optimizer": True, "gradient_accumulation": 4}
+    with pytest.raises(OptionsError, match="do not work together yet"):
+        Options(**both, num_processes=2)
+    Options(**both)  # alone neither of them changes anything
