@@ -211,8 +211,8 @@ class Options:
     def _check_combinations(self) -> None:
         if self.shard_optimizer and self.num_stages > 1 and self.synchronizes:
             raise OptionsError(
-                "shard_optimizer and pipeline do not work together yet: a stage has the optimiser's "
-                "state of its own layers alone, all of it; leave one of the two out"
+                "shard_optimizer and pipeline do not work together yet: a stage has the "
+                "optimiser's state of its own layers alone, all of it; leave one of the two out"
             )
         if self.replication_factor % self.input_group_size:
             raise OptionsError(
