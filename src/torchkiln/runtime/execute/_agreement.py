@@ -18,6 +18,16 @@ from torchkiln.torch_internals._tensors import versions_of
 _programs = itertools.count()
 
 
+def number_of_program(group: Group) -> int:
+    """Return what a new program is to all processes; all of them call this when they make one."""
+    return group.from_first(next(_programs))
+
+
+def digest_of_program(program: int, numbers: int) -> int:
+    """Return what is the same in processes that do the same update of the same program."""
+    return zlib.crc32(str(program).encode(), numbers)
+
+
 @final
 class Agreement:
     """Notices what would let the weights of processes drift apart, without asking at every update.
@@ -44,7 +54,7 @@ class Agreement:
         self._state = state
         self._named = named
         # Which program this is for all of them.
-        self._program = group.from_first(next(_programs))
+        self._program = number_of_program(group)
         self._left: list[int] = []
         self.is_changed = False
         self.end_call()
@@ -59,7 +69,7 @@ class Agreement:
 
     def digest(self, numbers: int) -> int:
         """Return what is the same in processes that do the same update of the same program."""
-        return zlib.crc32(str(self._program).encode(), numbers)
+        return digest_of_program(self._program, numbers)
 
     def settle(self, changed: list[bool]) -> None:
         """Compare the tensors, before an update, if a process found them changed.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchkiln.core import Options, Reduction, span
 from torchkiln.distributed import Group
+from torchkiln.runtime.execute._agreement import digest_of_program, number_of_program
 from torchkiln.runtime.execute._clocked import Run
 from torchkiln.runtime.execute._exchange import as_real, require_same_update
 from torchkiln.runtime.execute._gradient_sums import GradientSums
@@ -53,6 +54,7 @@ class StageSums(SharedSums):
         size, stages = options.num_processes, options.num_stages
         # The processes that have the same stage of different pipelines.
         self._same_stage = group.divided([range(first, size, stages) for first in range(stages)])
+        self._program = number_of_program(group)
         self._num_updates = 0
         self._begun_at = group.seconds
         self.fit()
@@ -119,7 +121,7 @@ class StageSums(SharedSums):
         own = [0.0] * _NUM_CHECKS
         own[_UPDATE] = float(self._num_updates)
         own[_DIGEST] = float(optimizer.digest_of_numbers())
-        own[_COMMON_DIGEST] = float(optimizer.digest_of_hyper())
+        own[_COMMON_DIGEST] = float(digest_of_program(self._program, optimizer.digest_of_hyper()))
         own[_NORM] = self._squared_norm() if optimizer.clips else 0.0
         rows = torch.zeros(world.size, _NUM_CHECKS + len(notes), dtype=torch.float64)
         rows[world.rank] = torch.tensor([*own, *notes], dtype=torch.float64)
