@@ -6,6 +6,10 @@ The same model, micro-batches and updates; a stage is a process on a core of its
 and two take turns, each for some updates in newly started processes, whose executables come from a
 cache: so the peak of a process' memory (`ru_maxrss`) has no compiler in it. It is told as it is,
 and less what a process needs before it has a model. Figures are medians over all updates.
+
+On a machine that does other things, too, times of two processes say little. So the processor time
+of each process is told, and the speed-up that follows if each has a core of its own, and the first
+stage waits for the last one only at the end of an update: "bound".
 """
 
 from __future__ import annotations
@@ -96,6 +100,7 @@ def measure(model: str, accumulation: int, arguments: argparse.Namespace) -> dic
         "one_process": figures(ones),
         "two_stages": figures(twos),
         "speed_up": statistics.median(ratios),
+        "bound": bound(figures(ones), figures(twos), accumulation),
         "memory_share": shares(ones, twos),
         "rounds": {
             "one_process_s": [value for one in ones for value in one["seconds"]],
@@ -131,7 +136,16 @@ def figures(runs: tuple[dict[str, Any], ...]) -> dict[str, Any]:
             max(one["peak_mib"] - one["before_mib"] for one in process) for process in processes
         ],
         "waiting_s": [statistics.median(one["waiting_s"] for one in own) for own in processes],
+        "processor_s": [statistics.median(one["processor_s"] for one in own) for own in processes],
     }
+
+
+def bound(one: dict[str, Any], two: dict[str, Any], accumulation: int) -> float:
+    """Return the speed-up of stages that wait for each other at the ends of an update alone."""
+    stages = two["processor_s"]
+    per_micro_batch = [seconds / accumulation for seconds in stages]
+    update_s = max(stages) + sum(per_micro_batch) - max(per_micro_batch)
+    return float(one["processor_s"][0] / update_s)
 
 
 def shares(ones: tuple[dict[str, Any], ...], twos: tuple[dict[str, Any], ...]) -> dict[str, Any]:
@@ -144,7 +158,9 @@ def print_figures(model: str, accumulation: int, found: dict[str, Any]) -> None:
     one, two, share = found["one_process"], found["two_stages"], found["memory_share"]
     print(
         f"{model}, {accumulation} micro-batches: one process {one['update_s']:.3f} s an update, "
-        f"two stages {two['update_s']:.3f} s: {found['speed_up']:.2f}x; memory "
+        f"two stages {two['update_s']:.3f} s: {found['speed_up']:.2f}x (bound {found['bound']:.2f}x, "
+        f"processor {one['processor_s'][0]:.2f} s, "
+        f"stages {', '.join(f'{s:.2f} s' for s in two['processor_s'])}); memory "
         f"{one['own_mib'][0]:.0f} MiB, stages "
         + ", ".join(
             f"{mib:.0f} MiB ({own:.0%}; of the whole process {peak:.0%})"

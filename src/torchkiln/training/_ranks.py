@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar, final
 
 from torchkiln.core import DistributedError, Options, OptionsError, TorchkilnError
+from torchkiln.core._pipeline_options import check_processes
 from torchkiln.distributed import Group, World, start
 from torchkiln.distributed._group import group_of
 from torchkiln.training._common_errors import Common, mark_common
@@ -64,6 +65,19 @@ class Ranks:
     def waiting(self, timeout_s: float) -> Ranks:
         """Return the same processes, which wait so long for each other."""
         return Ranks(self._world, timeout_s, self.num_stages)
+
+    def divided(self, num_stages: int) -> Ranks:
+        """Return the same processes, of which so many have a part each of one copy of the model.
+
+        A process that is alone has all of it.
+
+        Raises:
+            OptionsError: They do not make whole copies.
+        """
+        if self._group is None:
+            return self
+        check_processes(num_stages, self.size)
+        return Ranks(self._world, self._group.timeout_s, num_stages)
 
     @property
     def rank(self) -> int:

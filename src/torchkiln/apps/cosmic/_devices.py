@@ -23,6 +23,8 @@ from torchkiln.runtime.execute._precision import warn_if_slow
 
 # Of the original: a smaller one lets weights of tiny gradients take giant steps.
 _RMSPROP_EPS = 1e-4
+# Where the network is in the module that is trained.
+_NETWORK = "segmentation.model.network."
 
 
 class Batches(Iterable[Any], Sized, Protocol):
@@ -176,6 +178,7 @@ class CompiledDevice:
             recompute=run.recompute,
             cache_dir=run.executable_dir,
             collective_timeout_s=run.collective_timeout_s,
+            pipeline=[_NETWORK + name for name in run.stages] or None,
         )
         self._num_workers = settings.data.num_workers
         # The precision itself is part of the network's forward.
@@ -212,7 +215,8 @@ class CompiledDevice:
 
     @property
     def _inference_options(self) -> Options:
-        return self._options.replace(gradient_accumulation=1, recompute=None)
+        # Every process judges by the whole network.
+        return self._options.replace(gradient_accumulation=1, recompute=None, pipeline=None)
 
 
 @final

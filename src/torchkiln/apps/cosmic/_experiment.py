@@ -106,7 +106,9 @@ def _get_ready(
     say(f"{describe_events(settings.data)}; {num_parameters:,} parameters")
     if ranks.size > 1:
         accumulation = settings.mode.optimizer.gradient_accumulation
-        say(f"{UpdateSize(processes=ranks.size, accumulation=accumulation)}")
+        size = UpdateSize(processes=ranks.num_copies, accumulation=accumulation)
+        stages = f", each in {ranks.num_stages} stages" if ranks.num_stages > 1 else ""
+        say(f"{size}{stages}")
     return device, tagger, _load("training", settings), _load("held-out", settings)
 
 

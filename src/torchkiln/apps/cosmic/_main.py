@@ -79,6 +79,7 @@ def _run_mode(attempt: Attempt[Settings], make_ipu: MakeDevice | None, command: 
         # Those of rank 0 count: it may be the only one that sees the checkpoint.
         settings = ranks.first_does("read the settings", attempt.get)
         ranks = ranks.waiting(settings.run.collective_timeout_s)
+        ranks = ranks.divided(max(len(settings.run.stages), 1))
         try:
             if settings.mode.name is ModeKind.train:
                 _experiment.run_training(settings, make_ipu or CompiledDevice, command, ranks)

@@ -33,6 +33,7 @@ _FREE_TO_CHANGE = (
     "recompute",
     "cache_dir",
     "collective_timeout_s",
+    "pipeline",
 )
 
 
@@ -87,7 +88,7 @@ def make_saver(
         state,
         identity=_identity(settings),
         facts={"network": settings.network, "settings": settings_by_name(settings)},
-        update=UpdateSize(processes=ranks.size, accumulation=accumulation),
+        update=UpdateSize(processes=ranks.num_copies, accumulation=accumulation),
         upgrade=upgrade,
         ranks=ranks,
     )

@@ -125,6 +125,8 @@ class RunSettings:
             error hides warnings, too.
         collective_timeout_s: Seconds that one of several processes waits for the others before it
             gives up.
+        pipeline: Divide the network into stages, one process each (IPU): the module at which each
+            stage begins, in order, as "first,upsamples.0"; the first one is "first". null: no.
     """
 
     id: str = "cosmic"
@@ -141,6 +143,7 @@ class RunSettings:
     quiet: bool = False
     log_level: LogLevel = "warning"
     collective_timeout_s: float = 120.0
+    pipeline: str | None = None
 
     def __post_init__(self) -> None:
         _require_least("run.minibatch_size", self.minibatch_size, 1)
@@ -157,6 +160,11 @@ class RunSettings:
     def directory(self) -> Path:
         """The folder of this run."""
         return self.output_dir / self.id
+
+    @property
+    def stages(self) -> list[str]:
+        """The modules of the network at which stages begin; none if it is not divided."""
+        return [] if self.pipeline is None else [name.strip() for name in self.pipeline.split(",")]
 
     @property
     def executable_dir(self) -> Path:

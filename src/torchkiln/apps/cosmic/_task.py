@@ -92,7 +92,7 @@ class EventTask:
         self._step = step
         self._judge = judge
         self._ranks = ranks
-        self.folding = Folding(1, accumulation, ranks.size, 1)
+        self.folding = Folding(1, accumulation, ranks.num_copies, 1)
         self._own_images = minibatch_size * accumulation
         self._say = say
 
@@ -105,10 +105,12 @@ class EventTask:
     def step(self, batch: Any, place: Place, is_stopping: Callable[[], bool]) -> StepOutcome:
         own_counts, own_losses = self._step(*batch)
         told = self._ranks.gather(_Told(is_stopping(), own_counts, own_losses))
-        counts = torch.stack([one.counts for one in told]).sum(dim=0)
-        losses = self.folding.join(torch.stack([one.losses for one in told])[None])
+        # Stages of one network tell the same.
+        of_copies = self._ranks.of_copies(told)
+        counts = torch.stack([one.counts for one in of_copies]).sum(dim=0)
+        losses = self.folding.join(torch.stack([one.losses for one in of_copies])[None])
         metrics = SegmentationMetrics.from_counts(counts)
-        loss, images = float(losses.mean()), self._own_images * self._ranks.size
+        loss, images = float(losses.mean()), self._own_images * self._ranks.num_copies
         return StepOutcome(
             losses=losses,
             update_losses=[loss],

@@ -47,7 +47,7 @@ def train(
     """
     ranks = ranks or Ranks()
     optimizer, size = settings.mode.optimizer, settings.run.minibatch_size
-    share = Share(size, ranks.rank, ranks.size)
+    share = Share(size, ranks.copy, ranks.num_copies)
     images_per_update = share.round * optimizer.gradient_accumulation
     order = ShuffledOrder(len(images), images_per_update, settings.run.seed, share)
     num_updates = settings.run.epochs * order.num_batches
