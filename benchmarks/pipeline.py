@@ -156,18 +156,14 @@ def shares(ones: tuple[dict[str, Any], ...], twos: tuple[dict[str, Any], ...]) -
 
 def print_figures(model: str, accumulation: int, found: dict[str, Any]) -> None:
     one, two, share = found["one_process"], found["two_stages"], found["memory_share"]
+    stages = zip(two["own_mib"], share["own_mib"], share["peak_mib"], strict=True)
+    memory = [f"{mib:.0f} MiB ({own:.0%}; in all {all_:.0%})" for mib, own, all_ in stages]
+    busy = ", ".join(f"{seconds:.2f} s" for seconds in two["processor_s"])
     print(
         f"{model}, {accumulation} micro-batches: one process {one['update_s']:.3f} s an update, "
-        f"two stages {two['update_s']:.3f} s: {found['speed_up']:.2f}x (bound {found['bound']:.2f}x, "
-        f"processor {one['processor_s'][0]:.2f} s, "
-        f"stages {', '.join(f'{s:.2f} s' for s in two['processor_s'])}); memory "
-        f"{one['own_mib'][0]:.0f} MiB, stages "
-        + ", ".join(
-            f"{mib:.0f} MiB ({own:.0%}; of the whole process {peak:.0%})"
-            for mib, own, peak in zip(
-                two["own_mib"], share["own_mib"], share["peak_mib"], strict=True
-            )
-        ),
+        f"two stages {two['update_s']:.3f} s: {found['speed_up']:.2f}x, bound "
+        f"{found['bound']:.2f}x (processor {one['processor_s'][0]:.2f} s, stages {busy}); memory "
+        f"{one['own_mib'][0]:.0f} MiB, stages {', '.join(memory)}",
         flush=True,
     )
 

@@ -233,7 +233,7 @@ class Program(JointProgram):
             self._optimizer.install(arrangement, built.metadata.updated, parts, self.group)
         self._built, self._signature = built, step.signature
         self._executor = Executor(
-            step.binding if stages is None else stages.own_binding(step.binding),
+            step.binding if stages is None else stages.own_binding,
             self.options,
             step.signature,
             built,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
+from torch import fx
 
 from torchkiln.runtime.capture._capture import Entry
 
@@ -115,3 +117,11 @@ class StagePart:
     kept: tuple[str, ...]
     outputs: dict[int, str]
     written_buffers: tuple[int, ...]
+
+    def without_graphs(self) -> StagePart:
+        """Return the part for those who only run it: graphs need more memory than all else."""
+        nothing = Entry(fx.GraphModule({}, fx.Graph()), [])
+        entries = {
+            name: dataclasses.replace(entry, entry=nothing) for name, entry in self.entries.items()
+        }
+        return dataclasses.replace(self, entries=entries)

@@ -59,17 +59,18 @@ class Pipeline(StagedCalls):
         self._options = options
         self._group = group
         self._device = device
-        self._plan = plan
+        # The module's tensors that this stage uses.
+        self.own_binding = plan.own_binding(binding)
+        self._places, self._draws = plan.places, plan.draws
+        # The graphs of all stages are code by now: they go with the plan.
+        part = plan.part.without_graphs()
+        self._parameters = part.parameters
         first_rank = options.pipeline_id * options.num_stages
         self._routes = Routes(plan.parts, options.stage, group, first_rank, device)
-        runs = {name: built.executable.entry(name) for name in plan.part.entries}
-        self._run = StageRun(plan.part, runs, self._routes, plan.outputs)
+        runs = {name: built.executable.entry(name) for name in part.entries}
+        self._run = StageRun(part, runs, self._routes, plan.outputs)
         of = None if optimizer is None else optimizer.optimizer
         self.weights = StageWeights(binding, plan.parts, self._routes, group, of)
-
-    def own_binding(self, binding: Binding) -> Binding:
-        """Return the module's tensors that this stage uses."""
-        return self._plan.own_binding(binding)
 
     def make_sums(self, optimizer: OptimizerBinding, notes: Notes) -> SharedSums:
         return StageSums(optimizer, self._device, notes, self._group, self._options)
@@ -98,7 +99,7 @@ class Pipeline(StagedCalls):
     ) -> list[list[Tensor]]:
         def lookup(source: Bound | Sum | Scalars) -> Tensor:
             assert isinstance(source, Bound)
-            return bound[self._plan.places[source.index]]
+            return bound[self._places[source.index]]
 
         turns = inference_turns(len(batches))
         return self._run.run(turns, batches, lookup, range(len(batches)))
@@ -111,11 +112,11 @@ class Pipeline(StagedCalls):
         batches: Sequence[Sequence[Tensor]],
         wanted: Collection[int],
     ) -> list[list[Tensor]]:
-        sum_of = dict(zip(self._plan.part.parameters, sums, strict=True))
+        sum_of = dict(zip(self._parameters, sums, strict=True))
 
         def lookup(source: Bound | Sum | Scalars) -> Tensor:
             if isinstance(source, Bound):
-                return bound[self._plan.places[source.index]]
+                return bound[self._places[source.index]]
             return sum_of[source.name] if isinstance(source, Sum) else scalars
 
         options = self._options
@@ -151,7 +152,7 @@ class Pipeline(StagedCalls):
         So what the user's own code draws between calls is the same in all stages, however many
         numbers a stage needs; and the numbers of a call depend on the common ones only.
         """
-        if not self._plan.draws:
+        if not self._draws:
             yield
             return
         seed = int(torch.randint(2**62, ()))
