@@ -3,7 +3,13 @@
 import torch
 
 from torchkiln.torch_internals._fake_tensors import FakeTensor, fake_mode
-from torchkiln.torch_internals._fx import map_tensors, nodes_given_to, record_graph, tensors_in
+from torchkiln.torch_internals._fx import (
+    counts_places_of_memory,
+    map_tensors,
+    nodes_given_to,
+    record_graph,
+    tensors_in,
+)
 
 aten = torch.ops.aten
 
@@ -89,3 +95,15 @@ def test_what_is_annotated_is_there_when_a_node_is_given_away():
         recorded(function, (3,))
     assert seen["aten.sin.default"] == "first"
     assert seen["aten.cos.default"] is None
+
+
+def test_views_by_places_in_memory_are_told_from_others():
+    def views(x):
+        return [x.as_strided((2,), (1,), 1), x.view(4), x.t()]
+
+    found = [counts_places_of_memory(node.target) for node in recorded(views, (2, 2))]
+    assert found == [True, False, False]
+    x = torch.arange(4.0)
+    by_places = aten._reshape_alias.default
+    assert counts_places_of_memory(by_places)
+    assert torch.equal(by_places(x, (2, 2), (1, 2)), torch.tensor([[0.0, 2.0], [1.0, 3.0]]))

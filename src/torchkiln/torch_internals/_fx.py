@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -61,3 +62,15 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     for: random numbers of a checkpointed block are kept and given back.
     """
     return tree_map_only(Tensor, function, value)
+
+
+def counts_places_of_memory(target: Any) -> bool:
+    """Return whether an operator makes a view by places in memory, whatever it is a view of.
+
+    torch: `as_strided`, and `_reshape_alias`, which decompositions of `reshape` may record.
+    for: a part of a step must get the memory that such a view is made of as a whole.
+    """
+    return target in (
+        torch.ops.aten.as_strided.default,
+        torch.ops.aten._reshape_alias.default,
+    )

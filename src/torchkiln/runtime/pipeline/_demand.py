@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import torch
 from torch import fx
 
 from torchkiln.core import CaptureError
@@ -20,10 +19,7 @@ from torchkiln.runtime.pipeline._division import (
 )
 from torchkiln.runtime.pipeline._memory import ignored_by
 from torchkiln.runtime.pipeline._parts import Bound
-
-aten = torch.ops.aten
-# Views that count places of the whole memory, whatever they are views of.
-_ABSOLUTE = frozenset({aten.as_strided.default, aten._reshape_alias.default})
+from torchkiln.torch_internals._fx import counts_places_of_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +227,7 @@ def choose_transport(demand: Demand, version: Version, readers: Iterable[Slot]) 
     if written or not chains:
         return Transport(version, version.root)
     common = [nodes[0] for nodes in zip(*chains, strict=False) if len(set(nodes)) == 1]
-    if any(node.target in _ABSOLUTE for chain in chains for node in chain):
+    if any(counts_places_of_memory(node.target) for chain in chains for node in chain):
         common = common[:1]
     smallest = min((node for node in common if bytes_of(node)), key=bytes_of, default=version.root)
     is_worth_it = 2 * bytes_of(smallest) <= bytes_of(version.root)
