@@ -5,6 +5,7 @@ import torch
 from torchkiln.torch_internals._fake_tensors import FakeTensor, fake_mode
 from torchkiln.torch_internals._fx import (
     counts_places_of_memory,
+    is_unannounced_view,
     map_tensors,
     nodes_given_to,
     record_graph,
@@ -107,3 +108,11 @@ def test_views_by_places_in_memory_are_told_from_others():
     by_places = aten._reshape_alias.default
     assert counts_places_of_memory(by_places)
     assert torch.equal(by_places(x, (2, 2), (1, 2)), torch.tensor([[0.0, 2.0], [1.0, 3.0]]))
+
+
+def test_one_view_is_not_announced():
+    nodes = recorded(lambda x: [torch.nn.functional.linear(x, x[0])], (2, 3, 3))
+    (view,) = [node for node in nodes if is_unannounced_view(node.target)]
+    assert not any(argument.alias_info for argument in view.target._schema.arguments)
+    x = torch.zeros(4)
+    assert view.target(x, (2, 2)).data_ptr() == x.data_ptr()

@@ -74,3 +74,12 @@ def counts_places_of_memory(target: Any) -> bool:
         torch.ops.aten.as_strided.default,
         torch.ops.aten._reshape_alias.default,
     )
+
+
+def is_unannounced_view(target: Any) -> bool:
+    """Return whether the result of an operator is a view although its schema does not say so.
+
+    torch: `_unsafe_view`, which `matmul` and `linear` record.
+    for: what writes to memory, and what looks into it, is read from schemas.
+    """
+    return target is torch.ops.aten._unsafe_view.default

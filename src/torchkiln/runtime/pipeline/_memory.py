@@ -13,10 +13,9 @@ from torch import fx
 from torchkiln.core import CaptureError
 from torchkiln.runtime.passes._calls import written_by
 from torchkiln.torch_internals._autograd import schema_of
+from torchkiln.torch_internals._fx import is_unannounced_view
 
 aten = torch.ops.aten
-# A view that its operator does not tell of.
-_VIEWS = frozenset({aten._unsafe_view.default})
 # The same numbers in the same places under another name.
 _SAME = frozenset({aten.detach.default, aten.alias.default})
 
@@ -126,7 +125,7 @@ def _parent(node: fx.Node) -> fx.Node | None:
         assert isinstance(made, fx.Node)
         # The results of one call: each its own, or all views of one tensor.
         return made if _aliased(made, index) is not None else None
-    if node.target in _VIEWS:
+    if is_unannounced_view(node.target):
         return node.args[0] if isinstance(node.args[0], fx.Node) else None
     return _aliased(node, 0)
 
