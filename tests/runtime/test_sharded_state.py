@@ -188,7 +188,9 @@ def test_programs_in_files_need_whole_state_and_as_many_parts(told):
     assert is_divided
 
 
-@pytest.mark.parametrize("where", ["sum_own_part_", "gather_parts"])
+@pytest.mark.parametrize(
+    "where", ["sum_own_part_", pytest.param("gather_parts", marks=pytest.mark.slow)]
+)
 def test_a_rank_that_is_killed_in_an_update_is_named(where):
     with start_bare(FAULTS, where, ranks=2, env=ONE_THREAD) as running:
         survivor = running[0].wait(60)

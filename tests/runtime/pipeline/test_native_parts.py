@@ -52,6 +52,7 @@ class _Native(fx.GraphModule):
         return self.run(*inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.inductor
 def test_compiled_parts_do_what_the_whole_does(tmp_path):
     torch.manual_seed(0)
