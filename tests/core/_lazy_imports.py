@@ -130,6 +130,8 @@ LAZY = {
     "torchkiln.graphs.store._texts": {_NUMBA: "torchkiln.graphs.store._store_kernels"},
     "torchkiln.packing._algorithms": {_NUMBA: "torchkiln.packing._streaming_kernels"},
     "torchkiln.packing._histogram": {_NUMBA: "torchkiln.packing._histogram_kernels"},
+    "torchkiln.runtime._program": {_TRACING: "torchkiln.runtime.pipeline._build"},
+    "torchkiln.runtime._together": {_TRACING: "torchkiln.runtime.pipeline._staged"},
     "torchkiln.runtime._looking_inside": {
         _TRACING: "torchkiln.runtime._inspection torchkiln.runtime._staging",
     },

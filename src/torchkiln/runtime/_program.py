@@ -7,7 +7,7 @@ import dataclasses
 import threading
 import time
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -49,9 +49,10 @@ from torchkiln.runtime.execute._outputs import check_finite
 from torchkiln.runtime.execute._precision import warn_if_slow
 from torchkiln.runtime.optim._arrangement import Arrangement
 from torchkiln.runtime.optim._binding import OptimizerBinding
-from torchkiln.runtime.pipeline._build import build_stage
-from torchkiln.runtime.pipeline._staged import Pipeline
 from torchkiln.torch_internals._tensors import version_of
+
+if TYPE_CHECKING:
+    from torchkiln.runtime.pipeline._staged import Pipeline
 
 
 @final
@@ -196,6 +197,8 @@ class Program(JointProgram):
         device: torch.device,
     ) -> None:
         """Build what this process runs of a step that several divide."""
+        from torchkiln.runtime.pipeline._build import build_stage
+
         built, pipeline = self._build_stage_with_others(
             step,
             lambda: build_stage(step, micro_batch, arrangement, device, self._make_workspace),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,9 +17,11 @@ from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._notes import Notes, NoteWriter
 from torchkiln.runtime.optim._binding import OptimizerBinding
-from torchkiln.runtime.pipeline._plan import StagePlan
-from torchkiln.runtime.pipeline._staged import Pipeline
 from torchkiln.runtime.pipeline._weights import gather_weights
+
+if TYPE_CHECKING:
+    from torchkiln.runtime.pipeline._plan import StagePlan
+    from torchkiln.runtime.pipeline._staged import Pipeline
 
 
 class JointProgram(OpenProgram):
@@ -117,6 +120,8 @@ class JointProgram(OpenProgram):
         self, step: StepFunction, make: Callable[[], tuple[Built, StagePlan]]
     ) -> tuple[Built, Pipeline]:
         """Build the stage of this process, all processes at the same time."""
+        from torchkiln.runtime.pipeline._staged import Pipeline
+
         assert self.group is not None
         built, plan = self.group.all_at_once("compile", make)
         self.group.require_same(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,11 @@ from torchkiln.distributed._packed import packed, unpacked
 from torchkiln.distributed._transfers import Transfer
 from torchkiln.runtime.call._binding import Binding, metadata
 from torchkiln.runtime.optim._replicas import described_state, memory_for_state
-from torchkiln.runtime.pipeline._parts import StagePart
-from torchkiln.runtime.pipeline._routes import Routes
 from torchkiln.torch_internals._modules import buffers_of, parameters_of
+
+if TYPE_CHECKING:
+    from torchkiln.runtime.pipeline._parts import StagePart
+    from torchkiln.runtime.pipeline._routes import Routes
 
 # What a tensor whose values are elsewhere says about that.
 _ELSEWHERE = "_torchkiln_elsewhere"
