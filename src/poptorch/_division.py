@@ -68,7 +68,7 @@ class Division:
     @property
     def schedule(self) -> str:
         """The order of micro-batches, as Torchkiln calls it."""
-        return "sequential" if isinstance(self.strategy, ShardedExecution) else "1f1b"
+        return "sequential" if isinstance(self.strategy, ShardedExecution) else "pipelined"
 
     @property
     def _automatic(self) -> AutoStage | None:

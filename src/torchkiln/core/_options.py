@@ -134,8 +134,8 @@ class Options:
         pipeline: Divides the model into stages, one process each: the names of the blocks of each
             stage, in order. A block begins where a module of that name is called, or at
             `torchkiln.begin_block(name)`. None, or a single process: the model is not divided.
-        pipeline_schedule: "1f1b" lets all stages work at the same time, on different micro-batches;
-            "sequential" runs one micro-batch at a time.
+        pipeline_schedule: "pipelined" lets all stages work at the same time, on different
+            micro-batches; "sequential" runs one micro-batch at a time.
         anchors: Internal tensors to keep after each call, by name.
         recorded: Settings that were accepted but have no meaning on this device.
     """

@@ -15,7 +15,7 @@ Pipeline = tuple[tuple[str, ...], ...]
 class PipelineSchedule(enum.Enum):
     """In which order a stage runs the micro-batches of an update."""
 
-    PIPELINED = "1f1b"  # one forward, one backward: all stages work at the same time
+    PIPELINED = "pipelined"  # one forward, one backward (1F1B): all stages work at the same time
     SEQUENTIAL = "sequential"  # one micro-batch at a time: the least memory
 
 

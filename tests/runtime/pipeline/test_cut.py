@@ -262,11 +262,6 @@ def test_what_cannot_be_cut_is_refused_with_a_remedy(case):
         Recorded(make(), (rows(), classes()), names, **options)
 
 
-def test_too_few_micro_batches_are_refused():
-    with pytest.raises(OptionsError, match=r"3 stages needs .* at least 5 .* not 4"):
-        Recorded(Chain(), (rows(), classes()), blocks("a", "b", "c"), gradient_accumulation=4)
-
-
 def test_stages_name_a_block_once_and_are_not_empty():
     with pytest.raises(OptionsError, match="'a' in stage 0 and in stage 1"):
         Stages((("a",), ("b", "a")))

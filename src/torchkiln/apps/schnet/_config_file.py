@@ -23,6 +23,7 @@ _ENUM_OPTIONS = (
     "reduction_order",
     "backend",
     "precision",
+    "pipeline_schedule",
 )
 
 

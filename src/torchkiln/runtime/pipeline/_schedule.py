@@ -21,9 +21,9 @@ def training_turns(
 ) -> list[Turn]:
     """Return what a stage runs for an update.
 
-    With "1f1b" a stage first runs as many forwards as there are stages behind it, then one forward
-    and one backward in turn, then the backwards that are left. So no stage holds the intermediates
-    of more micro-batches than there are stages from it to the end.
+    With "pipelined" a stage first runs as many forwards as there are stages behind it, then one
+    forward and one backward in turn, then the backwards that are left. So no stage holds the
+    intermediates of more micro-batches than there are stages from it to the end.
     """
     if schedule is PipelineSchedule.SEQUENTIAL:
         return [
