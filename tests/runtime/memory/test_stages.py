@@ -113,7 +113,13 @@ def program_of(name: str, training: bool = True) -> tuple[Program, nn.Module]:
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize(
-    "name", ["decoder", "u-net, 3", "u-net, recomputed", "recomputed by choice"]
+    "name",
+    [
+        "decoder",
+        pytest.param("u-net, 3", marks=pytest.mark.slow),
+        pytest.param("u-net, recomputed", marks=pytest.mark.slow),
+        pytest.param("recomputed by choice", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_chosen_can_be_cut_and_is_balanced(name, training):
     program, module = program_of(name, training)
@@ -128,6 +134,7 @@ def test_what_is_chosen_can_be_cut_and_is_balanced(name, training):
     assert_parts_do_the_same(recorded)
 
 
+@pytest.mark.slow
 def test_measured_times_move_the_cut():
     program, _ = program_of("decoder")
     batch = STAGED["decoder"].batch()

@@ -31,6 +31,15 @@ BLOCKS = {
 }
 
 
+# A network with long skips in three stages is in every run; other large ones are left to the long.
+_LARGE = ("u-net in half", "u-net, recomputed")
+
+
+def large_is_slow(name: str) -> object:
+    """Return a case, marked if it takes long."""
+    return pytest.param(name, marks=pytest.mark.slow) if name in _LARGE else name
+
+
 def staged(name: str, training: bool = True, **options: object) -> Recorded:
     case = STAGED[name]
     torch.manual_seed(0)
@@ -49,7 +58,7 @@ def test_parts_do_what_the_whole_does(case, training):
     assert_parts_do_the_same(Recorded(CASES[case].make(), batch, blocks, training))
 
 
-@pytest.mark.parametrize("name", STAGED)
+@pytest.mark.parametrize("name", [large_is_slow(name) for name in STAGED])
 def test_parts_of_difficult_models_do_what_the_whole_does(name):
     recorded = staged(name)
     assert_parts_do_the_same(recorded)
@@ -58,7 +67,9 @@ def test_parts_of_difficult_models_do_what_the_whole_does(name):
     check_memory(recorded)
 
 
-@pytest.mark.parametrize("name", ["decoder", "outputs", "in place", "buffers", "u-net in half"])
+@pytest.mark.parametrize(
+    "name", ["decoder", "outputs", "in place", "buffers", large_is_slow("u-net in half")]
+)
 def test_parts_of_inference_do_what_the_whole_does(name):
     assert_parts_do_the_same(staged(name, training=False))
 
@@ -75,7 +86,10 @@ def operators(recorded: Recorded, stage: int, entry: str) -> list[str]:
     return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
 
 
-@pytest.mark.parametrize("name", ["blocks", "buffers", "u-net, 3", "in place", "skips"])
+@pytest.mark.parametrize(
+    "name",
+    ["blocks", "buffers", pytest.param("u-net, 3", marks=pytest.mark.slow), "in place", "skips"],
+)
 def test_several_micro_batches_may_be_under_way(name):
     # No chance: forward and backward take turns in another order than in one process.
     recorded = staged(name)

@@ -96,6 +96,9 @@ def test_buffers_count_as_in_one_process(runs):
     assert torch.equal(together["frozen"], alone["frozen"])
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.inductor
 def test_native_stages_do_what_one_process_does(tmp_path):
     runs = Runs(tmp_path, 2, 1, NATIVE)
     for name in NATIVE:
