@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from torchkiln.core import CaptureError, OptionsError
 from torchkiln.runtime import begin_block
+from torchkiln.runtime.passes._numbers import graph_digest
 from torchkiln.runtime.passes._stages import Stages
 from torchkiln.runtime.pipeline._division import is_random
 from torchkiln.runtime.pipeline._memory import is_writing
@@ -98,6 +99,18 @@ def test_several_micro_batches_may_be_under_way(name):
             module.p = 0.0
     recorded = Recorded(recorded.step.binding.module, recorded.micro_batch, recorded.stages.blocks)
     assert_parts_do_the_same(recorded, ahead=4)
+
+
+def test_the_same_step_is_cut_into_the_same_code():
+    """In an order that no address of an object decides: stages were compiled at every start."""
+    cuts = [staged("decoder").parts for _ in range(3)]
+    digests = [
+        [graph_digest(entry.entry.graph) for part in parts for entry in part.entries.values()]
+        for parts in cuts
+    ]
+    assert digests[0] == digests[1] == digests[2]
+    results = [[e.results for part in parts for e in part.entries.values()] for parts in cuts]
+    assert results[0] == results[1] == results[2]
 
 
 def test_values_that_pass_over_a_stage_go_straight():

@@ -57,7 +57,8 @@ class Needs:
     leaves: set[fx.Node] = field(default_factory=set)
     # Memory of other slots, with the values in it that are read.
     imports: dict[Version, list[fx.Node]] = field(default_factory=dict)
-    exports: set[Version] = field(default_factory=set)
+    # In the order in which they were found, so that the same step becomes the same code.
+    exports: dict[Version, None] = field(default_factory=dict)
 
 
 class Demand:
@@ -131,7 +132,7 @@ class Demand:
         writer = memory.last_writer(root, end)
         slot = Slot(self.division.num_stages - 1) if is_leaf(root) else None
         version = Version(root, writer, slot or self.division.slot(writer or root))
-        self.needs[version.slot].exports.add(version)
+        self.needs[version.slot].exports[version] = None
         return version, memory.same(node)
 
     def _collect(self, slot: Slot) -> None:
@@ -191,7 +192,7 @@ class Demand:
 
     def _import(self, needs: Needs, version: Version, value: fx.Node) -> None:
         needs.imports.setdefault(version, []).append(value)
-        self.needs[version.sender].exports.add(version)
+        self.needs[version.sender].exports[version] = None
 
 
 @dataclass(frozen=True, slots=True)
