@@ -26,7 +26,10 @@ _SAMPLES: dict[Any, list[Any]] = {
     dict[str, str]: [{"a": "b"}],
     dict[str, bool]: [{"a": True}],
     torch.dtype: [torch.half],
-    TensorLocationSettings: [TensorLocationSettings().useOnChipStorage(False)],
+    TensorLocationSettings: [
+        TensorLocationSettings().useOnChipStorage(False),
+        TensorLocationSettings().useReplicatedTensorSharding(),
+    ],
     _strategies._IExecutionStrategy: [_strategies.ShardedExecution()],
     Any: [1],
 }
