@@ -1,6 +1,7 @@
 """Structural checks of the blocks that forward entered, as the original's compiler makes them.
 
-Everything runs on one device; the checks keep a program valid for the original's hardware.
+They hold in one process, too, which runs all blocks itself, so that a program stays valid for the
+original's hardware.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How blocks would be spread over devices: stages, phases and execution strategies.
 
-Everything runs on one device here. The structure is checked and kept, so that a program which is
-valid here is valid on the original's hardware, and the other way round.
+One process runs all blocks itself; several may divide them (`_division.py`). The structure is
+checked and kept, so that a program which is valid here is valid on the original's hardware, and the
+other way round.
 """
 
 from __future__ import annotations

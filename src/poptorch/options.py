@@ -171,7 +171,7 @@ class Options(OptionStore):
         return self.set(show_compilation_progress_bar=show)
 
     def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Self:
-        """Record how blocks would be spread over devices; everything runs on one device."""
+        """Say how blocks are spread over devices: processes, if there are several."""
         self.checkIsFrozen()
         require(
             isinstance(strategy, _IExecutionStrategy),
