@@ -135,13 +135,16 @@ def slow_data(args: argparse.Namespace) -> dict[str, Any]:
             watched(*loaded)
         watched.destroy()
         insight = insight_of(load_profile(folder), "data")
+    told = re.search(r"num_workers=(\d+)", insight.remedy if insight else "")
+    workers = int(told[1]) if told else 1
     dataset = Sleeping(args.steps * batch_size)
 
     def measure(workers: int) -> float:
         loader = DataLoader(program.options, dataset, batch_size, num_workers=workers)
         return us_per_step(loader, program)
 
-    return summarize(insight, compare(lambda: measure(0), lambda: measure(1), args.rounds))
+    measured = compare(lambda: measure(0), lambda: measure(workers), args.rounds)
+    return {"num_workers": workers, **summarize(insight, measured)}
 
 
 def tiny_model(args: argparse.Namespace) -> dict[str, Any]:

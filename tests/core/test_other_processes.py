@@ -48,6 +48,17 @@ def test_the_work_of_others_is_what_is_left(proc):
     )
 
 
+def test_work_that_the_clocks_of_cores_missed_counts_if_all_cores_may_be_used(proc, monkeypatch):
+    first = proc(0.0, {0: 0, 1: 0}, {ME: ("me", 1, 0, 0), 99999: ("python", 1, 0, 0)})
+    later = {ME: ("me", 1, 14 * TICKS, 0), 99999: ("python", 1, 5 * TICKS, 0)}
+    second = proc(10.0, {0: 8 * TICKS, 1: 8 * TICKS}, later)
+    monkeypatch.setattr(others.os, "cpu_count", lambda: 2)
+    assert second.load_since(first).used == pytest.approx(0.5)
+    # With more cores in the machine the other process may have run on one of those.
+    monkeypatch.setattr(others.os, "cpu_count", lambda: 4)
+    assert second.load_since(first).used == pytest.approx(0.2)
+
+
 def test_one_of_many_is_not_said_to_be_most_of_it():
     load = OtherLoad(cores=2, used=1.4, busiest="cc1plus (process 7)", busiest_used=0.1)
     assert str(load) == (

@@ -87,7 +87,12 @@ class Reading:
             pid: self._ticks(pid, earlier, with_children=False)
             for pid in self.processes.keys() - family
         }
-        used = min(max(work - own, 0) / ticks, float(len(cores)))
+        left = work - own
+        if len(cores) == os.cpu_count():
+            # A core's counter samples who runs when its clock ticks, and misses what sleeps and
+            # wakes between two ticks. Those of processes are exact.
+            left = max(left, sum(others.values()))
+        used = min(max(left, 0) / ticks, float(len(cores)))
         pid = max(others, key=lambda pid: others[pid], default=None)
         if pid is None or not others[pid]:
             return OtherLoad(len(cores), used)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +16,7 @@ import torch
 from torchkiln import Options, inference_model, training_model
 from torchkiln.profiling import load_profile, profile_program
 from torchkiln.profiling.graph import _automatic, _liveness
+from torchkiln.profiling.graph._recorder import CallRecorder
 
 
 def rows():
@@ -58,6 +60,26 @@ def test_the_report_is_there_after_enough_calls(options, monkeypatch):
     program.destroy()
     after = (options.profile_dir / "training" / "profile.json").stat().st_mtime_ns
     assert after == written, "one report"
+
+
+def test_time_between_calls_is_told_from_computing_between_calls():
+    def between(prepare):
+        program, inputs, recorder = make(Options(backend="capture")), rows(), CallRecorder()
+        program(*inputs)
+        with program.watched(recorder):
+            for _ in range(2):
+                prepare(time.thread_time() + 0.05)
+                program(*inputs)
+        return recorder.calls[-1]
+
+    def compute(until):
+        while time.thread_time() < until:
+            pass
+
+    asleep, awake = between(lambda until: time.sleep(0.05)), between(compute)
+    assert asleep.between_ns >= 5e7
+    assert asleep.between_computing_ns < 2.5e7
+    assert awake.between_ns >= awake.between_computing_ns * 0.99 >= 4.9e7
 
 
 def test_a_program_that_is_destroyed_early_has_its_report(options):

@@ -62,8 +62,8 @@ def profile_with(profile=None, **times):
     )
 
 
-def kinds(profile, others=None, memory=MEMORY):
-    found = find_insights(profile, memory, Options(), others)
+def kinds(profile, others=None, memory=MEMORY, sleeping=None):
+    found = find_insights(profile, memory, Options(), others, sleeping=sleeping)
     return {insight.kind: insight for insight in found}
 
 
@@ -78,6 +78,17 @@ def test_waiting_for_data_promises_what_can_be_hidden_behind_a_step():
     slow = kinds(profile_with(waiting_us=5000.0, other_us=0.0))["data"]
     assert slow.gain_us <= 1000, "not more than a step takes: data is not made faster"
     assert "data" not in kinds(profile_with(waiting_us=10.0, other_us=0.0))
+
+
+def test_a_wait_without_computing_asks_for_as_many_workers_as_keep_up():
+    waits = profile_with(waiting_us=2500.0, other_us=0.0)
+    asleep, computing = kinds(waits, sleeping=0.9)["data"], kinds(waits, sleeping=0.1)["data"]
+    assert "num_workers=3" in asleep.remedy
+    assert "90% of it goes by without computing" in asleep.text
+    assert "num_workers=1)" in computing.remedy
+    assert "without computing" not in computing.text
+    long = kinds(profile_with(waiting_us=1e6, other_us=0.0), sleeping=1.0)["data"]
+    assert "num_workers=8" in long.remedy
 
 
 def test_work_between_steps_is_not_taken_for_waiting():

@@ -31,6 +31,9 @@ _SHORT_US = 3.0
 # From this share of the free memory on, memory is a matter.
 _MUCH_MEMORY = 0.6
 _OTHERS_CORES = 0.25
+# From this share of a wait on, it is no lack of cores that makes data slow.
+_MOSTLY_SLEEPING = 0.5
+_MOST_WORKERS = 8
 # What overlapping leaves of a gain: it is never perfect.
 _KEPT = 0.75
 # What grouping leaves: every step of a group still hands its tensors over, and a profile itself
@@ -45,10 +48,16 @@ class _Seen:
     memory: MemoryReport
     options: Options
     others: OtherLoad | None
+    sleeping: float | None
 
 
 def find_insights(
-    profile: GraphProfile, memory: MemoryReport, options: Options, others: OtherLoad | None
+    profile: GraphProfile,
+    memory: MemoryReport,
+    options: Options,
+    others: OtherLoad | None,
+    *,
+    sleeping: float | None = None,
 ) -> tuple[Insight, ...]:
     """Return what to change, the largest gain of time first.
 
@@ -57,10 +66,12 @@ def find_insights(
         memory: What the program needs.
         options: Of the program.
         others: What other processes did meanwhile.
+        sleeping: Which share of the time between calls went by without computing; None if the
+            caller's loop was not seen.
     """
     found: list[Insight | None] = [_memory(profile, memory)]
     if profile.times is not None:
-        seen = _Seen(profile, profile.times, memory, options, others)
+        seen = _Seen(profile, profile.times, memory, options, others, sleeping)
         found += [rule(seen) for rule in _RULES]
     kept = [insight for insight in found if insight is not None]
     return tuple(sorted(kept, key=lambda insight: -(insight.gain_us or 0.0)))
@@ -72,13 +83,26 @@ def _waiting(seen: _Seen) -> Insight | None:
         return None
     # Data can be made ready while a step runs, but not faster than it takes to make it.
     hidden = min(waiting, seen.times.step_us) * _KEPT
+    text = (
+        f"The program waits {waiting:,.0f} us for data before each step, {waiting / loop:.0%} of "
+        f"the time of the loop. A step itself takes {seen.times.step_us:,.0f} us."
+    )
+    workers = 1
+    crowded = seen.others is not None and seen.others.is_high
+    if not crowded and seen.sleeping is not None and seen.sleeping > _MOSTLY_SLEEPING:
+        # Who sleeps needs no core, so several can do so at once.
+        workers = min(max(1, math.ceil(waiting / seen.times.step_us)), _MOST_WORKERS)
+        text += (
+            f" {seen.sleeping:.0%} of it goes by without computing: a disk, a network or another "
+            "process is waited for."
+        )
     return Insight(
         "data",
         "Waiting for data",
-        f"The program waits {waiting:,.0f} us for data before each step, {waiting / loop:.0%} of "
-        f"the time of the loop. A step itself takes {seen.times.step_us:,.0f} us.",
-        "Prepare batches while steps run: DataLoader(..., num_workers=1), or more workers if one "
-        "is not fast enough and cores are free; mode=DataLoaderMode.Async in PopTorch programs.",
+        text,
+        f"Prepare batches while steps run: DataLoader(..., num_workers={workers}), or more workers "
+        "if that is not fast enough and cores are free; mode=DataLoaderMode.Async in PopTorch "
+        "programs.",
         gain_us=hidden,
     )
 

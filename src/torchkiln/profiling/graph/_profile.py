@@ -200,9 +200,8 @@ def make_profile(
         liveness=describe_liveness(view, lines, limit_bytes),
     )
     profile = dataclasses.replace(profile, lines=tuple(lines.entries))
-    return dataclasses.replace(
-        profile, insights=find_insights(profile, view.memory, options, others)
-    )
+    told = find_insights(profile, view.memory, options, others, sleeping=_sleeping(measured))
+    return dataclasses.replace(profile, insights=told)
 
 
 def steps_per_call(program: ProgramFacts) -> int:
@@ -290,6 +289,13 @@ def _times(measured: list[MeasuredCall], used: list[MeasuredCall], steps: int) -
         steps_used=len(used) * steps,
         slowest_us=max(call.wall_ns for call in measured) / 1e3 / steps,
     )
+
+
+def _sleeping(measured: list[MeasuredCall]) -> float | None:
+    """Return the share of the time between calls in which their thread did not compute."""
+    between = sum(call.between_ns or 0 for call in measured)
+    computing = sum(call.between_computing_ns or 0 for call in measured)
+    return max(0.0, 1 - computing / between) if between else None
 
 
 def _options(options: Options) -> dict[str, str]:

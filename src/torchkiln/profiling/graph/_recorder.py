@@ -26,6 +26,7 @@ class MeasuredCall:
         waiting_ns: Time between the call before and this one in which somebody waited for data;
             None where no call came before.
         between_ns: All time between the call before and this one.
+        between_computing_ns: How much of it the calling thread computed, instead of sleeping.
     """
 
     wall_ns: int
@@ -33,6 +34,7 @@ class MeasuredCall:
     runs: dict[str, int]
     waiting_ns: int | None = None
     between_ns: int | None = None
+    between_computing_ns: int | None = None
 
     @property
     def executable_ns(self) -> int:
@@ -46,6 +48,7 @@ class CallRecorder:
 
     calls: list[MeasuredCall] = field(default_factory=list)
     _last_end_ns: int | None = None
+    _last_end_computed_ns: int = 0
     _entries: dict[str, np.ndarray] = field(default_factory=dict)
     _runs: dict[str, int] = field(default_factory=dict)
     _overhead_ns: int = 0
@@ -55,14 +58,17 @@ class CallRecorder:
         """Run a call and measure it; one that fails is not counted."""
         self._entries, self._runs, self._overhead_ns = {}, {}, 0
         with program.executor.clocked(self._tell):
+            computed = time.thread_time_ns()
             start = time.perf_counter_ns()
             result = run()
             end = time.perf_counter_ns()
         measured = MeasuredCall(end - start - self._overhead_ns, self._entries, self._runs)
         if self._last_end_ns is not None:
             measured.between_ns = start - self._last_end_ns
+            measured.between_computing_ns = computed - self._last_end_computed_ns
             measured.waiting_ns = self._waited(self._last_end_ns, start)
         self.calls.append(measured)
+        self._last_end_computed_ns = time.thread_time_ns()
         self._last_end_ns = time.perf_counter_ns()
         return result
 
