@@ -31,7 +31,11 @@ def main(
         0, or 2 for a wrong command line, 1 for a run that failed, 130 after Ctrl-C (and after
         SIGTERM while training, which is saved then), 143 after SIGTERM elsewhere.
     """
-    remedy = "use a smaller run.minibatch_size, or run.recompute=auto"
+    remedy = (
+        "use a smaller run.minibatch_size, run.precision=bfloat16, run.recompute=auto, or two "
+        "stages in two processes (run.pipeline); mode=fit says how much each of them needs, and "
+        "mode=fit mode.stages=2 where to cut"
+    )
     return run_command(lambda: _run(args, prog, make_ipu), prog, remedy)
 
 
