@@ -20,7 +20,11 @@ def test_every_status_has_a_code(status, code):
         (OptionsError("no such flag"), 2, "prog: no such flag\nMore: prog --help\n"),
         (CheckpointError("damaged"), 1, "prog: damaged\n"),
         (MemoryError("8 GB"), 1, "prog: not enough memory (8 GB); use less\n"),
-        (ShortOfMemory("the step needs more; try half", "too much"), 1, "prog: too much; use less\n"),
+        (
+            ShortOfMemory("too much; try half", "too much"),
+            1,
+            "prog: too much; use less\n",
+        ),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )

@@ -115,7 +115,7 @@ def _refuse_state_dict(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _refuse_copy(optimizer: weakref.ref[torch.optim.Optimizer]) -> None:
-    """Raise in the place of `__getstate__`: a copy would begin with fresh state, and say nothing."""
+    """Raise in the place of `__getstate__`: a copy would begin anew, and nobody would know."""
     held = optimizer()
     assert held is not None  # whoever asks for its state has it
     require_complete(held, "a copy or a pickle of the optimiser")

@@ -318,9 +318,9 @@ class Program(JointProgram):
         executor = self._executor
         assert executor is not None
         step = "training step" if self.training else "inference step"
-        with naming_memory(f"the {step}", self.options, self.training):
-            with span("program", step), self._beacon:
-                outputs = executor.run(tensors)
+        memory = naming_memory(f"the {step}", self.options, self.training)
+        with memory, span("program", step), self._beacon:
+            outputs = executor.run(tensors)
         self._write_back(tensors)
         if self.options.check_finite:
             check_finite(outputs)

@@ -8,7 +8,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchkiln.core import DistributedError, OptionsError, ShortOfMemory, TorchkilnError, run_stoppable
+from torchkiln.core import (
+    DistributedError,
+    OptionsError,
+    ShortOfMemory,
+    TorchkilnError,
+    run_stoppable,
+)
 from torchkiln.core._plain_warnings import plain_messages
 from torchkiln.training._common_errors import common_of
 

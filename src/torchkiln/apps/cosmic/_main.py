@@ -71,12 +71,13 @@ def _run_mode(attempt: Attempt[Settings], make_ipu: MakeDevice | None, command: 
     fix_threads((attempt.value or Settings()).run.threads)
     from torchkiln.apps.cosmic import _experiment
     from torchkiln.apps.cosmic._devices import CompiledDevice
+    from torchkiln.apps.cosmic._foretelling import foretell_memory
     from torchkiln.training._interrupt import Interrupted
 
     modes = {
         ModeKind.inference: _experiment.run_inference,
         ModeKind.iotest: _experiment.measure_loading,
-        ModeKind.fit: _experiment.foretell_memory,
+        ModeKind.fit: foretell_memory,
     }
     ranks = join()
     with spoken_for(ranks):
