@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchkiln.core import Precision as Precision
     from torchkiln.core import Reduction as Reduction
     from torchkiln.core import ShapeChanged as ShapeChanged
+    from torchkiln.core import ShortOfMemory as ShortOfMemory
     from torchkiln.core import TorchkilnError as TorchkilnError
     from torchkiln.core import __version__ as __version__
     from torchkiln.data import DataLoader as DataLoader
@@ -47,6 +48,7 @@ _HOMES = {
         "Precision",
         "Reduction",
         "ShapeChanged",
+        "ShortOfMemory",
         "TorchkilnError",
         "__version__",
     ),

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from torchkiln import cli
-from torchkiln.commands._fit import parse_size
-from torchkiln.commands._fit_stages import module_path
 from torchkiln.core import Backend, OptionsError
+from torchkiln.core._sizes import parse_size
 from torchkiln.report._memory_verdict import best_first, print_memory_report, remedies
+from torchkiln.report._stage_verdict import module_path
 from torchkiln.runtime.memory._report import MemoryReport, ModuleMemory
 
 GB = 2**30

@@ -51,10 +51,10 @@ LAZY = {
     "torchkiln.commands._doctor_processes": {_HEAVY: "torchkiln.distributed"},
     "torchkiln.commands._fit": {
         _HEAVY: """
-            torchkiln.profiling.graph._profile torchkiln.profiling.views._write torchkiln.runtime
+            torchkiln.profiling.graph._module_times torchkiln.profiling.graph._profile
+            torchkiln.profiling.views._write torchkiln.runtime
         """,
     },
-    "torchkiln.commands._fit_stages": {_HEAVY: "torchkiln.profiling.graph._file"},
     "torchkiln.commands._looking": {
         _COMMAND: """
             torchkiln.commands._graph_profile
@@ -79,7 +79,8 @@ LAZY = {
         _HEAVY: """
             torchkiln.apps._command_line torchkiln.apps._invocation torchkiln.apps._launch
             torchkiln.apps.cosmic._arguments torchkiln.apps.cosmic._devices
-            torchkiln.apps.cosmic._experiment torchkiln.apps.cosmic._resumed_arguments
+            torchkiln.apps.cosmic._experiment torchkiln.apps.cosmic._foretelling
+            torchkiln.apps.cosmic._resumed_arguments
             torchkiln.training._interrupt torchkiln.training._restarts
         """,
     },

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import pickle
 import sys
 import traceback
 from collections.abc import Callable
@@ -93,6 +94,32 @@ def state_is_shown_when_it_was_gathered(world: World, folder: Path) -> Any:
     told.append(error_of(look))
     wrong = error_of(lambda: program.gather_optimizer_state(to="second"))
     return [told, num_states, wrong, plain(program) == straight(2)]
+
+
+@check
+def copies_of_the_optimizer(world: World, folder: Path) -> Any:
+    """Return what is said of copies and pickles of divided state, and whether others are whole."""
+    program = program_of(ADAMW, is_divided=True)
+    optimizer = program.optimizer
+    ways: list[Callable[[Any], Any]] = [copy.deepcopy, copy.copy, pickle.dumps]
+    told = [error_of(lambda way=way: way(optimizer)) for way in ways]
+    run(program, 0, 2)
+    told += [error_of(lambda way=way: way(optimizer)) for way in ways]
+    program.gather_optimizer_state()
+    expected = optimizer.state_dict()["state"]
+    copied = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    is_same = [
+        all(
+            torch.equal(tensor, one.state_dict()["state"][index][name])
+            for index, own in expected.items()
+            for name, tensor in own.items()
+        )
+        for one in copied
+    ]
+    run(program, 2, 3)
+    told.append(error_of(lambda: copy.deepcopy(optimizer)))
+    told.append(error_of(lambda: copy.deepcopy(copied[0])))
+    return [told, len(expected), is_same, plain(program) == straight(3)]
 
 
 @check

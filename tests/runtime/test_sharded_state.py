@@ -64,6 +64,21 @@ def test_state_is_shown_only_when_it_was_gathered(told):
         assert is_same
 
 
+def test_divided_state_is_never_left_behind_by_a_copy(told):
+    texts, num_states, is_same, is_undisturbed = same(told, "copies_of_the_optimizer")
+    # There is nothing to lose before the first update.
+    assert texts[:3] == ["no error"] * 3
+    assert texts[-1] == "no error", "nobody divides the state of a copy"
+    for text in texts[3:-1]:
+        assert text.startswith(
+            "OptimizerError: a copy or a pickle of the optimiser needs the whole"
+        )
+        assert "gather_optimizer_state() of the program" in text
+    assert num_states == 6
+    assert is_same == [True, True]
+    assert is_undisturbed
+
+
 def test_each_rank_has_its_share_of_the_state_and_nothing_else(told):
     parameters, own, predicted, left = same(told, "bytes_of_state")
     # Adam keeps two numbers for each parameter: one of them is here, the other one there.

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from torchkiln.core import CheckpointError, OptionsError
+from torchkiln.core import CheckpointError, OptionsError, ShortOfMemory
 from torchkiln.report import RunResult
 from torchkiln.training import ExitCode, exit_code
 from torchkiln.training._exit_codes import run_command
@@ -20,6 +20,11 @@ def test_every_status_has_a_code(status, code):
         (OptionsError("no such flag"), 2, "prog: no such flag\nMore: prog --help\n"),
         (CheckpointError("damaged"), 1, "prog: damaged\n"),
         (MemoryError("8 GB"), 1, "prog: not enough memory (8 GB); use less\n"),
+        (
+            ShortOfMemory("too much; try half", "too much"),
+            1,
+            "prog: too much; use less\n",
+        ),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )

@@ -1,11 +1,12 @@
 """Optimisers whose state is divided among processes: it is whole again after all of them gather it.
 
-Until then there is nothing that `state_dict()` could return and `step()` could use, and both are an
-error that says what to do.
+Until then there is nothing that `state_dict()` could return, `step()` could use, and a copy or a
+pickle could take along, and all of these are an error that says what to do.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any, Literal
@@ -70,7 +71,7 @@ def hold_parts(optimizer: torch.optim.Optimizer, gather: Gather | None) -> None:
         _guarded.add(optimizer)
         optimizer.register_state_dict_pre_hook(_refuse_state_dict)
         optimizer.register_step_pre_hook(refuse_step_of_parts)
-        optimizer.register_load_state_dict_post_hook(_incomplete.discard)
+        optimizer.register_load_state_dict_post_hook(_is_complete)
 
 
 def holder_of(optimizer: torch.optim.Optimizer) -> Any:
@@ -83,9 +84,16 @@ def holder_of(optimizer: torch.optim.Optimizer) -> Any:
 def set_complete(optimizer: torch.optim.Optimizer, is_complete: bool) -> None:
     """Say whether `optimizer.state` has the whole state."""
     if is_complete:
-        _incomplete.discard(optimizer)
-    else:
-        _incomplete.add(optimizer)
+        _is_complete(optimizer)
+        return
+    _incomplete.add(optimizer)
+    # `copy` and `pickle` ask the object itself before its class. torch has no hook for them.
+    vars(optimizer)["__getstate__"] = functools.partial(_refuse_copy, weakref.ref(optimizer))
+
+
+def _is_complete(optimizer: torch.optim.Optimizer) -> None:
+    _incomplete.discard(optimizer)
+    vars(optimizer).pop("__getstate__", None)
 
 
 def require_complete(optimizer: torch.optim.Optimizer, action: str) -> None:
@@ -104,6 +112,13 @@ def require_complete(optimizer: torch.optim.Optimizer, action: str) -> None:
 
 def _refuse_state_dict(optimizer: torch.optim.Optimizer) -> None:
     require_complete(optimizer, "state_dict()")
+
+
+def _refuse_copy(optimizer: weakref.ref[torch.optim.Optimizer]) -> None:
+    """Raise in the place of `__getstate__`: a copy would begin anew, and nobody would know."""
+    held = optimizer()
+    assert held is not None  # whoever asks for its state has it
+    require_complete(held, "a copy or a pickle of the optimiser")
 
 
 def refuse_step_of_parts(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

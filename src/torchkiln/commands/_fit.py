@@ -6,21 +6,18 @@ import importlib
 import importlib.util
 import json as json_module
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchkiln.commands._fit_stages import fit_stages
 from torchkiln.core import OptionsError, write_atomic
 from torchkiln.core._progress import say
+from torchkiln.core._sizes import parse_size
 from torchkiln.report._memory_verdict import available_bytes, print_memory_report
+from torchkiln.report._stage_verdict import print_stage_plan, program_lines, stages_to_plain
 
 if TYPE_CHECKING:
     from torchkiln.runtime import MemoryReport, Program
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 
 
 def fit(
@@ -70,16 +67,17 @@ def fit(
     # A limit counts Python and its libraries; what is available does not: they run already.
     left_bytes = max(limit_bytes - base_bytes, 0) if limit is not None else limit_bytes
     if stages is not None:
-        fits, figures = fit_stages(
-            made,
+        is_per_process = limit is not None
+        plan = made.plan_stages(
+            stages,
             args,
             kwargs,
-            stages,
-            left_bytes,
-            is_per_process=limit is not None,
-            profile=profile,
+            measured=None if profile is None else _module_times(profile),
+            limit_bytes=left_bytes if is_per_process else None,
         )
-        _write_figures(figures, json)
+        lines = program_lines(plan)
+        fits = print_stage_plan(plan, left_bytes, is_per_process=is_per_process, lines=lines)
+        _write_figures(stages_to_plain(plan, left_bytes, fits), json)
         return fits
     if profile_dir is None:
         report = made.memory_report(*args, **kwargs)
@@ -88,6 +86,12 @@ def fit(
     fits = print_memory_report(report, left_bytes)
     _write_figures(to_plain(report, left_bytes), json)
     return fits
+
+
+def _module_times(profile: Path) -> dict[str, float]:
+    from torchkiln.profiling.graph._module_times import module_times
+
+    return module_times(profile)
 
 
 def _write_figures(figures: dict[str, Any], path: Path | None) -> None:
@@ -125,20 +129,6 @@ def to_plain(report: MemoryReport, limit_bytes: int) -> dict[str, Any]:
     values["limit_bytes"] = limit_bytes
     values["fits"] = report.total_bytes <= limit_bytes
     return values
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes of a size such as 8GB, 512M or 1.5 GiB; K, M, G, T are powers of 1024.
-
-    Raises:
-        OptionsError: It is no size, or a number without a unit: nobody means 8 bytes.
-    """
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise OptionsError(f"{text!r} is not a size; write it like 8GB, 512MB or 1.5G")
-    if match[1] == text.strip():
-        raise OptionsError(f"the size {text} has no unit; write {text}GB, or {text}MB for less")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def _make(program: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -6,7 +6,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-from torchkiln.commands._tables import print_table
 from torchkiln.core import OptionsError, StoreError
 from torchkiln.core._console import make_console
 from torchkiln.profiling.graph._file import find_profiles, load_profile
@@ -14,6 +13,7 @@ from torchkiln.profiling.views._diff import DiffView, compare_profiles
 from torchkiln.profiling.views._terminal import TextTable, all_tables, diff_tables, insight_lines
 from torchkiln.profiling.views._totals import View
 from torchkiln.profiling.views._write import PAGE_NAME
+from torchkiln.report._tables import print_table
 
 
 def show_graph_profile(path: Path | None, by: View | None = None, top: int = 15) -> None:

@@ -19,9 +19,9 @@ from torchkiln.checkpoints._generations import (
     read_newest,
 )
 from torchkiln.commands._folders import folders_in
-from torchkiln.commands._tables import print_table, shown_time
 from torchkiln.core import CheckpointError
 from torchkiln.report._results_file import to_plain
+from torchkiln.report._tables import print_table, shown_time
 from torchkiln.report._units import format_short_error
 
 _COLUMNS = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from torchkiln.commands._tables import print_table
 from torchkiln.profiling.system._merge import merge
 from torchkiln.profiling.system._summary import EpochSplit, Summary, summarize
 from torchkiln.profiling.system._timeline import ProcessTrace
+from torchkiln.report._tables import print_table
 
 # Kinds of work that are listed for each process; the rest is summed up.
 _MAX_ROWS = 15

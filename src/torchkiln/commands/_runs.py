@@ -13,7 +13,6 @@ from typing import Any
 
 from torchkiln.apps.cosmic._stored import is_cosmic, read_cosmic
 from torchkiln.commands._folders import folders_in
-from torchkiln.commands._tables import print_table, shown_time
 from torchkiln.core import OptionsError, StoreError, write_atomic
 from torchkiln.core._claims import is_claimed
 from torchkiln.report import RunResult, load_result, print_record, print_summary
@@ -25,6 +24,7 @@ from torchkiln.report._comparison import (
     side_by_side,
 )
 from torchkiln.report._results_file import RESULTS_NAME, to_plain
+from torchkiln.report._tables import print_table, shown_time
 from torchkiln.report._units import format_short_error, significant
 from torchkiln.report._write import PAGE_NAME
 

@@ -71,6 +71,19 @@ class CompileError(TorchkilnError, RuntimeError):
     """Code generation or the C++ compiler failed."""
 
 
+class ShortOfMemory(TorchkilnError, MemoryError):  # noqa: N818 - reads as the event it reports
+    """A program found no memory for what it had to build or to run; the message says what helps.
+
+    Args:
+        message: What happened, and remedies.
+        found: What happened, for programs that know remedies in words of their own.
+    """
+
+    def __init__(self, message: str, found: str = "") -> None:
+        super().__init__(message)
+        self.found = found or message
+
+
 class ExecutableError(TorchkilnError, RuntimeError):
     """An exported or cached executable is damaged, foreign, or does not fit the module."""
 

@@ -32,6 +32,7 @@ from torchkiln.data import rebuild
 from torchkiln.runtime._arguments import move_module, require_module, resolve_options
 from torchkiln.runtime._hooks import build_lock, compile_hooks
 from torchkiln.runtime._joining import CommonCache, find_group, seed_generator
+from torchkiln.runtime._short_of_memory import naming_memory
 from torchkiln.runtime._together import JointProgram
 from torchkiln.runtime._watching import CallWatcher
 from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
@@ -127,6 +128,7 @@ class Program(JointProgram):
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         # Capture swaps tensors of modules and functions of torch: one build at a time.
         with (
+            naming_memory(f"building the program {self.name!r}", self.options, self.training),
             span("compile", self.name),
             build_lock,
             compile_hooks(),
@@ -315,7 +317,9 @@ class Program(JointProgram):
             tensors = self._prepare(self._signature.accept(args, kwargs))
         executor = self._executor
         assert executor is not None
-        with span("program", "training step" if self.training else "inference step"), self._beacon:
+        step = "training step" if self.training else "inference step"
+        memory = naming_memory(f"the {step}", self.options, self.training)
+        with memory, span("program", step), self._beacon:
             outputs = executor.run(tensors)
         self._write_back(tensors)
         if self.options.check_finite:

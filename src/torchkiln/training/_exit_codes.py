@@ -8,7 +8,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchkiln.core import DistributedError, OptionsError, TorchkilnError, run_stoppable
+from torchkiln.core import (
+    DistributedError,
+    OptionsError,
+    ShortOfMemory,
+    TorchkilnError,
+    run_stoppable,
+)
 from torchkiln.core._plain_warnings import plain_messages
 from torchkiln.training._common_errors import common_of
 
@@ -60,6 +66,8 @@ def _run(command: Callable[[], int], prog: str, memory_remedy: str) -> int:
         return code
     except OptionsError as error:
         return _complain(f"{prog}: {error}\nMore: {prog} --help", ExitCode.USAGE, error)
+    except ShortOfMemory as error:
+        return _complain(f"{prog}: {error.found}; {memory_remedy}", ExitCode.FAILED, error)
     except TorchkilnError as error:
         return _complain(f"{prog}: {error}", ExitCode.FAILED, error)
     except MemoryError as error:

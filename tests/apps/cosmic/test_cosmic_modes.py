@@ -1,6 +1,7 @@
 """The three modes from the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from torchkiln import cli
 from torchkiln.apps.cosmic import main
 from torchkiln.datasets.cosmic import generate_event, write_larcv3
+from torchkiln.models import UResNet2D, UResNetSettings
 
 
 def test_train_writes_what_inference_reads(tiny_args, tmp_path, capsys):
@@ -63,7 +65,7 @@ def test_fit_foretells_the_memory_of_a_step_and_runs_nothing(tiny_args, tmp_path
 
 
 def test_fit_of_a_step_that_does_not_fit_ends_with_another_code(tiny_args, capsys, monkeypatch):
-    monkeypatch.setattr("torchkiln.apps.cosmic._experiment.available_bytes", lambda: 1000)
+    monkeypatch.setattr("torchkiln.apps.cosmic._foretelling.available_bytes", lambda: 1000)
     assert main([*tiny_args, "mode=fit", "run.compute_mode=IPU", "--quiet"]) == 1
     shown = capsys.readouterr()
     assert "It does not fit" in shown.out
@@ -73,3 +75,33 @@ def test_fit_of_a_step_that_does_not_fit_ends_with_another_code(tiny_args, capsy
 def test_memory_of_plain_pytorch_cannot_be_foretold(tiny_args, capsys):
     assert main([*tiny_args, "mode=fit", "run.compute_mode=CPU"]) == 2
     assert "run.compute_mode=IPU" in capsys.readouterr().err
+
+
+def test_fit_says_where_to_cut_the_network(tiny_args, tmp_path, capsys):
+    args = [*tiny_args, "run.compute_mode=IPU", "run.backend=capture", "mode=fit", "mode.stages=2"]
+    assert main([*args, "mode.memory_limit=40GB"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "It fits" in shown
+    assert "for each stage" in shown
+    (stages,) = re.findall(r"run\.pipeline=(\S+) mode\.optimizer\.gradient_accumulation=3", shown)
+    first, second = stages.split(",")
+    assert first == "first"
+    network = UResNet2D(
+        UResNetSettings(n_initial_filters=2, network_depth=1, blocks_deepest_layer=1)
+    )
+    assert second in dict(network.named_modules())
+    assert main([*args, "mode.memory_limit=1MB", "--quiet"]) == 1
+    assert "It does not fit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["mode.stages=1"], "mode.stages must be at least 2"),
+        (["mode.profile=runs"], "add mode.stages=2"),
+        (["mode.memory_limit=2"], "write 2GB"),
+    ],
+)
+def test_settings_of_fit_that_make_no_sense_are_refused(tiny_args, capsys, words, said):
+    assert main([*tiny_args, "mode=fit", "run.compute_mode=IPU", *words]) == 2
+    assert said in capsys.readouterr().err

@@ -35,6 +35,7 @@ _EPILOG = """examples:
   {prog} mode=inference run.id=first --file cosmic_tagging_light.h5
   {prog} mode=iotest --file cosmic_tagging_light.h5
   {prog} mode=fit run.compute_mode=IPU data.downsample=1
+  {prog} mode=fit run.compute_mode=IPU mode.memory_limit=2GB mode.stages=2
 
 {presets}
 

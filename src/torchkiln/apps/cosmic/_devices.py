@@ -24,7 +24,7 @@ from torchkiln.runtime.execute._precision import warn_if_slow
 # Of the original: a smaller one lets weights of tiny gradients take giant steps.
 _RMSPROP_EPS = 1e-4
 # Where the network is in the module that is trained.
-_NETWORK = "segmentation.model.network."
+NETWORK = "segmentation.model.network."
 
 
 class Batches(Iterable[Any], Sized, Protocol):
@@ -178,7 +178,7 @@ class CompiledDevice:
             recompute=run.recompute,
             cache_dir=run.executable_dir,
             collective_timeout_s=run.collective_timeout_s,
-            pipeline=[_NETWORK + name for name in run.stages] or None,
+            pipeline=[NETWORK + name for name in run.stages] or None,
         )
         self._num_workers = settings.data.num_workers
         # The precision itself is part of the network's forward.

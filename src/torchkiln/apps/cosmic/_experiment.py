@@ -1,4 +1,4 @@
-"""The modes: train, inference, iotest, fit; what a person is told about them, and the files."""
+"""The modes train, inference and iotest; what a person is told about them, and the files."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from torchkiln.apps.cosmic._pictures import write_curves, write_event_picture
 from torchkiln.apps.cosmic._record import TrainingRecord, describe
 from torchkiln.apps.cosmic._saving import checkpoint_plan, load_weights
 from torchkiln.apps.cosmic._settings import ComputeMode, Settings
-from torchkiln.apps.cosmic._tagger import Tagger, TaggerWithLoss, make_tagger
+from torchkiln.apps.cosmic._tagger import Tagger, make_tagger
 from torchkiln.apps.cosmic._trainer import train
 from torchkiln.core import OptionsError, write_atomic
 from torchkiln.core._progress import say
 from torchkiln.core._room import check_room
 from torchkiln.core._threads import on_all_cores
-from torchkiln.datasets.cosmic import NUM_PLANES, NUM_TICKS, NUM_WIRES, CosmicImages
+from torchkiln.datasets.cosmic import CosmicImages
 from torchkiln.models import SegmentationMetrics
-from torchkiln.report._memory_verdict import available_bytes, print_memory_report
 from torchkiln.report._results_file import checksum_of
 from torchkiln.report._world_names import world_figures
 from torchkiln.training._ranks import Ranks
@@ -161,39 +160,6 @@ def measure_loading(
             f"image {total / count:,.0f}\n"
         )
     return rate
-
-
-def foretell_memory(
-    settings: Settings, make_ipu: MakeDevice = CompiledDevice, ranks: Ranks | None = None
-) -> bool:
-    """Say how much memory a training step needs, and what helps if that is too much.
-
-    Returns:
-        Whether that is there.
-
-    Raises:
-        OptionsError: The compute mode has no static program, whose memory could be foretold.
-    """
-    return (ranks or Ranks()).first_does("plan a step", lambda: _foretell_memory(settings))
-
-
-def _foretell_memory(settings: Settings) -> bool:
-    if settings.run.compute_mode is not ComputeMode.IPU:
-        raise OptionsError(
-            f"mode=fit needs run.compute_mode=IPU: the memory of plain PyTorch "
-            f"({settings.run.compute_mode.value}) is only known after it ran"
-        )
-    device = CompiledDevice(settings)
-    optimizer = settings.mode.optimizer
-    module = TaggerWithLoss(make_tagger(settings), optimizer.loss_balance_scheme).train()
-    size = settings.run.minibatch_size * optimizer.gradient_accumulation
-    height, width = (side // settings.data.downsample for side in (NUM_TICKS, NUM_WIRES))
-    images = torch.zeros(size, NUM_PLANES, height, width)
-    labels = torch.zeros_like(images, dtype=torch.uint8)
-    say(f"planning a step with {size} images of 3 planes of {height} x {width}: about a minute")
-    rule = device.make_optimizer(optimizer.name, module.parameters(), optimizer.learning_rate)
-    report = device.make_program(module, rule).memory_report(images, labels)
-    return print_memory_report(report, available_bytes())
 
 
 def _check_folder(settings: Settings) -> None:

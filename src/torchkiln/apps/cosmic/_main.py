@@ -31,7 +31,11 @@ def main(
         0, or 2 for a wrong command line, 1 for a run that failed, 130 after Ctrl-C (and after
         SIGTERM while training, which is saved then), 143 after SIGTERM elsewhere.
     """
-    remedy = "use a smaller run.minibatch_size, or run.recompute=auto"
+    remedy = (
+        "use a smaller run.minibatch_size, run.precision=bfloat16, run.recompute=auto, or two "
+        "stages in two processes (run.pipeline); mode=fit says how much each of them needs, and "
+        "mode=fit mode.stages=2 where to cut"
+    )
     return run_command(lambda: _run(args, prog, make_ipu), prog, remedy)
 
 
@@ -67,12 +71,13 @@ def _run_mode(attempt: Attempt[Settings], make_ipu: MakeDevice | None, command: 
     fix_threads((attempt.value or Settings()).run.threads)
     from torchkiln.apps.cosmic import _experiment
     from torchkiln.apps.cosmic._devices import CompiledDevice
+    from torchkiln.apps.cosmic._foretelling import foretell_memory
     from torchkiln.training._interrupt import Interrupted
 
     modes = {
         ModeKind.inference: _experiment.run_inference,
         ModeKind.iotest: _experiment.measure_loading,
-        ModeKind.fit: _experiment.foretell_memory,
+        ModeKind.fit: foretell_memory,
     }
     ranks = join()
     with spoken_for(ranks):

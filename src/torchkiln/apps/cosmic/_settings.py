@@ -93,8 +93,15 @@ class ModeSettings:
     resume: bool = False
     num_pictures: int = 2
     background_odds: float = 1.0
+    memory_limit: str | None = None
+    stages: int | None = None
+    profile: Path | None = None
 
     def __post_init__(self) -> None:
+        if self.stages is not None:
+            _require_least("mode.stages", self.stages, 2)
+        elif self.profile is not None:
+            raise OptionsError("mode.profile tells where to cut the network; add mode.stages=2")
         _require_least("mode.checkpoint_epochs", self.checkpoint_epochs, 0)
         _require_least("mode.num_pictures", self.num_pictures, 0)
         if not (math.isfinite(self.background_odds) and self.background_odds > 0):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from torchkiln.commands._tables import print_table
+from torchkiln.report._tables import print_table
 
 COLUMNS = ("name", "date", "status")
 ROWS = [["a[b]" + "c" * 20, "2026-01-01 10:00", "finished"], ["d", "2026-01-02 11:00", "failed"]]

@@ -1,18 +1,16 @@
-"""`torchkiln fit --stages`: where to cut a program into the stages of a pipeline."""
+"""Where to cut a program into the stages of a pipeline, told to a person; no torch here."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchkiln.commands._tables import print_table
-from torchkiln.core import OptionsError
 from torchkiln.core._console import make_console
 from torchkiln.report._memory_verdict import describe_size
+from torchkiln.report._tables import print_table
 
 if TYPE_CHECKING:
-    from torchkiln.runtime import Program
     from torchkiln.runtime._staging import PlannedStage, StagePlan
 
 _COLUMNS = (
@@ -23,58 +21,27 @@ _NUMBERS = tuple(column for column in _COLUMNS if column != "modules")
 _LEAST_NEEDED = ("gradients", "sent", "at once")
 
 
-def fit_stages(
-    program: Program,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    num_stages: int,
-    limit_bytes: int,
-    *,
-    is_per_process: bool,
-    profile: Path | None,
-) -> tuple[bool, dict[str, Any]]:
-    """Choose stages of equal time, print them with their memory, and say whether they fit.
+def print_stage_plan(
+    plan: StagePlan, limit_bytes: int, *, is_per_process: bool, lines: Sequence[str]
+) -> bool:
+    """Print stages with their memory, whether they fit, and what to write to have them.
 
     Args:
-        program: That is cut.
-        args: Arguments of a call.
-        kwargs: Arguments by name.
-        num_stages: How many stages there shall be.
-        limit_bytes: The memory that is there.
+        plan: What `program.plan_stages(...)` returned.
+        limit_bytes: The memory that is there, beside Python and its libraries.
         is_per_process: Whether that is for each stage, or for all of them together.
-        profile: Folder of a profile of the program, whose times count; None: they are estimated.
+        lines: To be pasted.
 
     Returns:
-        Whether the stages fit, and the figures as JSON values.
+        Whether the stages fit.
     """
-    measured = None if profile is None else _module_times(profile)
-    plan = program.plan_stages(
-        num_stages,
-        args,
-        kwargs,
-        measured=measured,
-        limit_bytes=limit_bytes if is_per_process else None,
-    )
     _print_plan(plan)
     fits = _print_verdict(plan, limit_bytes, is_per_process)
-    _print_lines(plan)
-    return fits, _to_plain(plan, limit_bytes, fits)
-
-
-def _module_times(folder: Path) -> dict[str, float]:
-    """Return the time of each module in a profile, in microseconds of forward and backward."""
-    from torchkiln.profiling.graph._file import load_profile
-
-    times: dict[str, float] = {}
-    for row in load_profile(folder).rows:
-        if row.phase != "update" and row.us is not None:
-            times[row.module] = times.get(row.module, 0.0) + row.us
-    if not any(times.values()):
-        raise OptionsError(
-            f"the profile in {folder} has no times: it was planned and not measured; make one "
-            "with profile_dir, or leave out --profile"
-        )
-    return times
+    console = make_console(plain_width=110)
+    console.print("To use it:")
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return fits
 
 
 def _print_plan(plan: StagePlan) -> None:
@@ -138,21 +105,18 @@ def _print_verdict(plan: StagePlan, limit_bytes: int, is_per_process: bool) -> b
     return fits
 
 
-def _print_lines(plan: StagePlan) -> None:
-    console = make_console(plain_width=110)
+def program_lines(plan: StagePlan) -> list[str]:
+    """Return what to write in a program of Torchkiln's, or of PopTorch's."""
     names = ", ".join(f'"{name}"' for name in plan.pipeline)
     accumulation = f", gradient_accumulation={plan.gradient_accumulation}" if plan.training else ""
-    console.print("To use it:")
-    console.print(
+    return [
         f"  Options(pipeline=[{names}]{accumulation})",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    console.print("or, in a PopTorch program:")
-    for stage, name in enumerate(plan.pipeline):
-        line = f"  poptorch.BeginBlock({module_path(name)}, ipu_id={stage})"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        "or, in a PopTorch program:",
+        *(
+            f"  poptorch.BeginBlock({module_path(name)}, ipu_id={stage})"
+            for stage, name in enumerate(plan.pipeline)
+        ),
+    ]
 
 
 def module_path(name: str) -> str:
@@ -163,7 +127,7 @@ def module_path(name: str) -> str:
     return path
 
 
-def _to_plain(plan: StagePlan, limit_bytes: int, fits: bool) -> dict[str, Any]:
+def stages_to_plain(plan: StagePlan, limit_bytes: int, fits: bool) -> dict[str, Any]:
     """Return the plan as JSON values, sizes in bytes."""
     return {
         "pipeline": plan.pipeline,

@@ -1,4 +1,4 @@
-"""Tables that commands print: as wide as the terminal or COLUMNS, whole lines where neither is."""
+"""Tables for a terminal: as wide as the terminal or COLUMNS, whole lines where neither is."""
 
 from __future__ import annotations
 
