@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import runpy
+from pathlib import Path
 
 import pytest
+from launching import torchrun
 
 from torchkiln import cli
 from torchkiln.core import Backend, OptionsError
 from torchkiln.core._sizes import parse_size
+from torchkiln.profiling import write_report
 from torchkiln.report._memory_verdict import best_first, print_memory_report, remedies
-from torchkiln.report._stage_verdict import module_path
+from torchkiln.report._stage_verdict import module_path, program_lines
 from torchkiln.runtime.memory._report import MemoryReport, ModuleMemory
 
 GB = 2**30
@@ -188,6 +192,72 @@ def test_times_of_a_profile_count(source, tmp_path, capsys):
     command = ["fit", f"{source}:make", "--stages", "2", "--profile", str(tmp_path)]
     assert cli.main(command) == 2
     assert "has no times" in capsys.readouterr().err
+
+
+PASTED = """
+import re
+import sys
+import torch
+import torchkiln
+from torchkiln import Options
+sys.path.insert(0, sys.argv[1])
+from program_to_fit import Net
+from torchkiln.distributed import start
+
+line = next(line for line in open(sys.argv[2]) if line.strip().startswith("Options("))
+world = start()
+options = world.options(eval(line).replace(backend="capture", show_progress=False))
+torch.manual_seed(0)
+model = Net()
+program = torchkiln.training_model(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
+losses = [float(program(torch.ones(12, 8), torch.zeros(12, 8))) for _ in range(3)]
+plain = torch.manual_seed(0) and Net()
+sgd = torch.optim.SGD(plain.parameters(), lr=0.1)
+for mine in losses:
+    loss = plain(torch.ones(12, 8), torch.zeros(12, 8))
+    loss.backward()
+    sgd.step()
+    sgd.zero_grad()
+    assert abs(mine - float(loss)) < 1e-5, (mine, float(loss))
+print(f"stage {world.rank} of {len(options.pipeline)} agrees")
+"""
+
+
+@pytest.mark.slow
+def test_lines_made_from_a_measured_profile_run_in_two_stages(source, tmp_path, capsys):
+    program, arguments = runpy.run_path(str(source))["make"]()
+    folder = str(tmp_path / "profile")
+    write_report(program.profile(*arguments), Path(folder))
+    assert cli.main(["fit", f"{source}:make", "--stages", "2", "--profile", folder]) == 0
+    told = capsys.readouterr().out
+    assert "times are measured" in told
+    lines, script = tmp_path / "lines.txt", tmp_path / "pasted.py"
+    lines.write_text(told)
+    script.write_text(PASTED)
+    run = torchrun(script, str(source.parent), str(lines), timeout_s=120)
+    assert run.ok().stdout.count("of 2 agrees") == 2
+
+
+def test_recomputation_is_added_where_stages_would_not_fit_without(tmp_path, capsys):
+    source = tmp_path / "program_to_fit.py"
+    block = "nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Tanh(), nn.Linear(64, 8))"
+    text = SOURCE.replace("nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8)", ", ".join([block] * 4))
+    # Many rows: what blocks keep inside is most of the memory.
+    source.write_text(text.replace("(4, 8)", "(3 * 4096, 8)"))
+    figures = tmp_path / "stages.json"
+    command = ["fit", f"{source}:make", "--stages", "2", "--json", str(figures)]
+    assert cli.main(command) == 0
+    plain = json.loads(figures.read_text())
+    assert not plain["adds_recomputation"]
+    assert "recompute=" not in capsys.readouterr().out
+    least = max(stage["total_bytes"] for stage in plain["stages"])
+    # What Python and its libraries need is not part of a limit for the stages.
+    program, arguments = runpy.run_path(str(source))["make"]()
+    plan = program.plan_stages(2, arguments, limit_bytes=least // 2)
+    assert plan.adds_recomputation
+    assert plan.largest_bytes < least
+    assert ', recompute="auto")' in program_lines(plan)[0]
+    assert "autoRecomputation" in program_lines(plan)[-1]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ ROOMS = {
             "_program",
             "_models",
             "_loading",
+            "_short_of_memory",
             "__init__",
         ),
     ),

@@ -80,12 +80,12 @@ def _mb(size: int) -> str:
 
 def _print_verdict(plan: StagePlan, limit_bytes: int, is_per_process: bool) -> bool:
     console = make_console(plain_width=110)
-    sizes = [stage.memory.total_bytes for stage in plan.stages]
     console.print(
         "kept: by one micro-batch between its forward and backward; at once: micro-batches for "
         "which a stage keeps that; peak: all that a stage needs. Operators run one by one."
     )
-    needed = max(sizes) if is_per_process else sum(sizes)
+    together = sum(stage.memory.total_bytes for stage in plan.stages)
+    needed = plan.largest_bytes if is_per_process else together
     who = "each stage" if is_per_process else "all stages together on this machine"
     there = describe_size(limit_bytes)
     fits = needed <= limit_bytes
@@ -96,6 +96,10 @@ def _print_verdict(plan: StagePlan, limit_bytes: int, is_per_process: bool) -> b
             f"It does not fit: {describe_size(needed)} are needed, there are {there} for {who}. "
             "More stages, smaller micro-batches or recompute need less.",
             style="red",
+        )
+    if plan.adds_recomputation:
+        console.print(
+            "Sizes are those with recomputation: stages that keep everything would need more."
         )
     slowest = max(stage.time_share for stage in plan.stages)
     console.print(
@@ -109,13 +113,15 @@ def program_lines(plan: StagePlan) -> list[str]:
     """Return what to write in a program of Torchkiln's, or of PopTorch's."""
     names = ", ".join(f'"{name}"' for name in plan.pipeline)
     accumulation = f", gradient_accumulation={plan.gradient_accumulation}" if plan.training else ""
+    recompute = ', recompute="auto"' if plan.adds_recomputation else ""
     return [
-        f"  Options(pipeline=[{names}]{accumulation})",
+        f"  Options(pipeline=[{names}]{accumulation}{recompute})",
         "or, in a PopTorch program:",
         *(
             f"  poptorch.BeginBlock({module_path(name)}, ipu_id={stage})"
             for stage, name in enumerate(plan.pipeline)
         ),
+        *(['  opts._Popart.set("autoRecomputation", 4)'] if plan.adds_recomputation else []),
     ]
 
 
@@ -133,6 +139,7 @@ def stages_to_plain(plan: StagePlan, limit_bytes: int, fits: bool) -> dict[str, 
         "pipeline": plan.pipeline,
         "gradient_accumulation": plan.gradient_accumulation,
         "is_measured": plan.is_measured,
+        "adds_recomputation": plan.adds_recomputation,
         "stages": [
             {
                 "first": stage.first,

@@ -45,12 +45,20 @@ class StagePlan:
         training: Whether they train.
         is_measured: Whether times are from a profile, not estimated.
         gradient_accumulation: The least number of micro-batches of an update; 1 for inference.
+        adds_recomputation: Whether the sizes are those with `recompute="auto"`, which the program
+            does not have: without it the stages would not fit.
     """
 
     stages: tuple[PlannedStage, ...]
     training: bool
     is_measured: bool
     gradient_accumulation: int
+    adds_recomputation: bool = False
+
+    @property
+    def largest_bytes(self) -> int:
+        """The peak of the stage that needs most memory."""
+        return max(stage.memory.total_bytes for stage in self.stages)
 
     @property
     def pipeline(self) -> list[str]:
@@ -75,18 +83,40 @@ def plan_stages(
         arrangement: Of the parameters that are updated; None: inference.
         num_stages: How many there shall be.
         measured: Time of each module without those inside it; None: estimated.
-        limit_bytes: What a stage may use; more time is accepted to stay below.
+        limit_bytes: What a stage may use; more time is accepted to stay below, and values are
+            computed again in backward if nothing else helps.
 
     Raises:
         OptionsError: if there are not as many places to cut at.
     """
     if num_stages < 2:
         raise OptionsError(f"a pipeline has at least 2 stages, not {num_stages}")
-    accumulated = 1
     if arrangement is not None:
         accumulated = max(step.options.gradient_accumulation, 2 * num_stages - 1)
         options = step.options.replace(gradient_accumulation=accumulated)
         step = dataclasses.replace(step, options=options)
+
+    def plan(step: StepFunction) -> StagePlan:
+        return _plan(step, micro_batch, arrangement, num_stages, measured, limit_bytes)
+
+    found = plan(step)
+    is_recomputed = arrangement is None or step.options.recompute
+    if limit_bytes is None or found.largest_bytes <= limit_bytes or is_recomputed:
+        return found
+    again = plan(dataclasses.replace(step, options=step.options.replace(recompute="auto")))
+    if again.largest_bytes >= found.largest_bytes:
+        return found
+    return dataclasses.replace(again, adds_recomputation=True)
+
+
+def _plan(
+    step: StepFunction,
+    micro_batch: list[Tensor],
+    arrangement: Arrangement | None,
+    num_stages: int,
+    measured: Mapping[str, float] | None,
+    limit_bytes: int | None,
+) -> StagePlan:
     segments = find_segments(step, micro_batch, arrangement, num_stages, measured)
     begins = _choose(segments, num_stages, arrangement is not None, limit_bytes)
     pieces = _pieces(segments, begins)
@@ -103,7 +133,12 @@ def plan_stages(
         )
         for piece, memory in zip(pieces, measure_stages(parts, step, arrangement), strict=True)
     ]
-    return StagePlan(tuple(planned), arrangement is not None, measured is not None, accumulated)
+    return StagePlan(
+        tuple(planned),
+        arrangement is not None,
+        measured is not None,
+        1 if arrangement is None else step.options.gradient_accumulation,
+    )
 
 
 def _choose(

@@ -100,6 +100,8 @@ def _lines(settings: Settings, plan: StagePlan) -> list[str]:
             "mode.stages"
         )
     lines = [f"  run.pipeline={','.join(names)}"]
+    if plan.adds_recomputation:
+        lines[0] += " run.recompute=auto"
     if plan.gradient_accumulation > settings.mode.optimizer.gradient_accumulation:
         lines[0] += f" mode.optimizer.gradient_accumulation={plan.gradient_accumulation}"
     return [*lines, f"and start it with torchrun --standalone --nproc-per-node {len(names)}"]
