@@ -29,7 +29,7 @@ from _small import parse_arguments
 
 CHILD = Path(__file__).with_name("_pipeline_child.py")
 SIZES: dict[str, dict[str, Any]] = {
-    "cosmic": {"batch": 1, "shape": [256, 256], "n_initial_filters": 16, "network_depth": 4},
+    "cosmic": {"batch": 1, "shape": [512, 512], "n_initial_filters": 16, "network_depth": 4},
     "transformer": {"batch": 1, "shape": 64, "width": 1024, "depth": 8, "vocabulary": 2000},
 }
 SMALL: dict[str, dict[str, Any]] = {
@@ -41,6 +41,18 @@ STAGES = {
     "cosmic": ["network.first", "network.deepest.blocks.3"],
     "transformer": [["embedding"], ["layers.4", "head"]],
 }
+# What the stages compute again in backward: where images are largest, which is most of the memory
+# and least of the arithmetic. One process keeps everything.
+RECOMPUTED: dict[str, list[str]] = {
+    "cosmic": [
+        "network.first",
+        *(f"network.down_blocks.{level}.{block}" for level in (0, 1) for block in (0, 1)),
+        "network.downsamples.0",
+        *(f"network.up_blocks.0.{block}" for block in (0, 1)),
+        "network.connections.0",
+    ],
+    "transformer": [],
+}
 
 
 def read_arguments() -> argparse.Namespace:
@@ -49,7 +61,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--accumulation", default="4,8,16", help="micro-batches of an update")
     parser.add_argument("--rounds", type=int, default=3, help="turns of one process and of two")
     parser.add_argument("--updates", type=int, default=4, help="of each turn, after two others")
-    parser.add_argument("--recompute", action="store_true", help="recompute in the first stage")
+    parser.add_argument("--keep-all", action="store_true", help="stages recompute nothing")
     parser.add_argument("--cache", type=Path, help="directory of executables kept between runs")
     parser.add_argument("--json", type=Path, default=result_path("pipeline"))
     return parse_arguments(parser, accumulation="3", rounds=1, updates=1)
@@ -83,11 +95,12 @@ def measure(model: str, accumulation: int, arguments: argparse.Namespace) -> dic
             "threads": 1,
             "cache": str(cache),
             "updates": arguments.updates,
-            "recompute": "auto" if arguments.recompute else None,
+            "recompute": None,
         }
-        for ranks in (1, 2):
-            run({**settings, "updates": 0}, ranks)  # compiles
-        rounds = [(run(settings, 1), run(settings, 2)) for _ in range(arguments.rounds)]
+        divided = {**settings, "recompute": None if arguments.keep_all else RECOMPUTED[model]}
+        run({**settings, "updates": 0}, 1)  # compiles
+        run({**divided, "updates": 0}, 2)
+        rounds = [(run(settings, 1), run(divided, 2)) for _ in range(arguments.rounds)]
     ones, twos = zip(*rounds, strict=True)
     for one, two in rounds:
         for mine, theirs in zip(one["losses"], two["losses"], strict=True):

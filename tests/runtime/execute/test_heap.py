@@ -8,6 +8,8 @@ import pytest
 FAULTS = """
 import resource, torch
 from torchkiln.runtime.execute import _heap
+if {in_stage}:
+    _heap.give_back_freed_memory()
 for share in {small_shares}:
     _heap._SMALL_SHARE = share  # 0: the process is large, 1: it is small
     _heap.keep_freed_memory_if_small()
@@ -24,9 +26,10 @@ print(min(fewest))
 """
 
 
-def num_faults(*small_shares):
+def num_faults(*small_shares, in_stage=False):
     """Return how often the system has to give a page, after calls in a small or large process."""
-    command = [sys.executable, "-c", FAULTS.format(small_shares=small_shares)]
+    code = FAULTS.format(small_shares=small_shares, in_stage=in_stage)
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return int(done.stdout)
 
@@ -39,3 +42,9 @@ def test_large_tensors_are_cleared_each_time_in_large_processes_only():
     assert num_faults(1) < usual / 10
     assert num_faults(0) > usual / 2
     assert num_faults(1, 0) > usual / 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc is told anything")
+def test_a_stage_keeps_no_large_pieces_however_small_it_is():
+    assert num_faults(1, in_stage=True) > num_faults() / 2

@@ -17,6 +17,7 @@ from torchkiln.distributed._transfers import in_memory_order
 from torchkiln.runtime.call._binding import Binding
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._generator import generator_state, set_generator_state
+from torchkiln.runtime.execute._heap import give_back_freed_memory
 from torchkiln.runtime.execute._notes import Notes
 from torchkiln.runtime.execute._staged_calls import SharedSums, StagedCalls
 from torchkiln.runtime.optim._binding import OptimizerBinding
@@ -67,6 +68,7 @@ class Pipeline(StagedCalls):
         self._parameters = part.parameters
         first_rank = options.pipeline_id * options.num_stages
         self._routes = Routes(plan.parts, options.stage, group, first_rank, device)
+        give_back_freed_memory()
         runs = {name: built.executable.entry(name) for name in part.entries}
         self._run = StageRun(part, runs, self._routes, plan.outputs)
         of = None if optimizer is None else optimizer.optimizer
