@@ -36,8 +36,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "cosmic": {"batch": 1, "shape": [16, 16], "n_initial_filters": 2, "network_depth": 2},
     "transformer": {"batch": 2, "shape": 8, "width": 16, "depth": 8, "vocabulary": 20},
 }
-# Where the second stage begins, as `torchkiln fit --stages 2 --profile` says: half of the time of one
-# process is before.
+# Where the second stage begins, as `torchkiln fit --stages 2 --profile` says: half of the time
+# of one process is before.
 STAGES = {
     "cosmic": ["network.first", "network.deepest.blocks.4"],
     "transformer": [["embedding"], ["layers.4", "head"]],
