@@ -100,6 +100,7 @@ _NOT_IN_KEY = {
     "cache_dir": "says where an executable lies, not what it does",
     "cache_limit_bytes": "says how many are kept",
     "trusted_dirs": "says which are run",
+    "synthetic_data": "fills the arguments and weights, which are inputs",
     "check_finite": "results are looked at after the step",
     "show_progress": "is drawn while a program is built",
     "profile_dir": "clocks are read in every executable; it says where a report goes",
