@@ -92,6 +92,10 @@ class ShapeError(Error, ValueError):
     """Forward computes a size from data; PyG raises a ValueError for that, which programs catch."""
 
 
+class WorkerStartError(Error, AssertionError):
+    """A dataset cannot be read ahead; programs catch one or the other."""
+
+
 class ConfigFileError(Exception):
     """A line of an options file cannot be applied."""
 

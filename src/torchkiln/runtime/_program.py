@@ -102,6 +102,7 @@ class Program(JointProgram):
         self._watcher: CallWatcher | None = None
         # Loaded from a file: what calls are like is known from the first one on.
         self._is_unwatched = False
+        self._has_checked_updates = not training
         # Seconds inside calls that went into reports and not into steps.
         self.seconds_aside = 0.0
         self._beacon = ProgramBeacon(
@@ -327,11 +328,27 @@ class Program(JointProgram):
         memory = naming_memory(f"the {step}", self.options, self.training)
         with memory, span("program", step), self._beacon:
             outputs = executor.run(tensors)
+        if not self._has_checked_updates:
+            self._check_updates()
         if self._synthetic is None:
             self._write_back(tensors)
         if self.options.check_finite:
             check_finite(outputs)
         return rebuild(executor.output_node, outputs)
+
+    def _check_updates(self) -> None:
+        """Warn, after the first call, if training changes nothing."""
+        self._has_checked_updates = True
+        reached = self.built.executable.reached
+        updates = self.metadata.updated if reached is None else reached
+        # A stage may have no parameters of its own.
+        if not updates and not self.options.is_divided:
+            warn_user(
+                "nothing is trained: the loss reaches no parameter that requires a gradient and "
+                "that the optimiser holds, so calls compute the loss and change no weight. If "
+                "that is not meant, check requires_grad flags, detach() and torch.no_grad() in "
+                "forward, and the optimiser's groups"
+            )
 
     def _accept(
         self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
