@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchkiln.ops._control import as_list
 from torchkiln.torch_internals._fake_tensors import unset_fake_temporarily
+
+# Where frames of functions lie that are called in every run of a program.
+HOST_CALLS_FILE = __file__
 
 _functions: dict[str, Callable[..., Any]] = {}
 
@@ -48,6 +54,17 @@ def _call(name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
     return [result.detach().clone() for result in results]
 
 
+@contextlib.contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """Put the states of Python's and NumPy's random numbers back: this call counts for nothing."""
+    state, numbers = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numbers)
+
+
 @torch.library.custom_op("torchkiln::host_call", mutates_args=())
 def _host_call(inputs: Sequence[Tensor], name: str) -> list[Tensor]:
     device = inputs[0].device if inputs else torch.device("cpu")
@@ -57,7 +74,7 @@ def _host_call(inputs: Sequence[Tensor], name: str) -> list[Tensor]:
 
 @_host_call.register_fake
 def _(inputs: Sequence[Tensor], name: str) -> list[Tensor]:
-    with unset_fake_temporarily():
+    with unset_fake_temporarily(), _random_numbers_kept():
         zeros = [torch.zeros(tuple(t.shape), dtype=t.dtype) for t in inputs]
         forms = [(tuple(r.shape), r.dtype) for r in _call(name, zeros)]
     device = inputs[0].device if inputs else torch.device("cpu")
