@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import functools
 import io
+import pickle
 import random
 import sys
 import threading
@@ -82,9 +83,9 @@ class _Watcher:
         # Whoever wrote `from time import ...` has them by themselves.
         by_id = {id(getattr(time, name)): watched[name] for name in _CLOCKS}
         for module in self._modules:
-            held = {k: by_id[id(v)] for k, v in vars(module).items() if id(v) in by_id}
-            if held:
-                stack.enter_context(mock.patch.dict(vars(module), held))
+            for name, value in list(vars(module).items()):
+                if id(value) in by_id:
+                    stack.enter_context(mock.patch.object(module, name, by_id[id(value)]))
         for name in _CLOCKS:
             stack.enter_context(mock.patch.object(time, name, watched[name]))
 
@@ -103,9 +104,9 @@ class _Watcher:
 
         That slows Python down, so only where the user's code has dates at all.
         """
-        dates = (datetime, datetime.datetime, datetime.date)
-        used = any(value in dates for m in self._modules for value in _hashable(vars(m)))
-        if not used or sys.getprofile() is not None:
+        dates = {id(datetime), id(datetime.datetime), id(datetime.date)}
+        uses_dates = any(id(v) in dates for m in self._modules for v in list(vars(m).values()))
+        if not uses_dates or sys.getprofile() is not None:
             return
 
         def profile(frame: FrameType, event: str, called: Any) -> None:
@@ -178,27 +179,18 @@ def _generators(module: nn.Module, modules: list[ModuleType]) -> dict[str, Any]:
     """Return the random generators that forward can reach easily, by their names for people."""
     found: dict[str, Any] = {"the module random": random, "numpy.random": np.random}
     kinds = (random.Random, np.random.Generator, np.random.RandomState)
-    for holder in modules:
-        for name, value in vars(holder).items():
-            if isinstance(value, kinds):
-                found[f"{holder.__name__}.{name}"] = value
-    for path, child in module.named_modules():
-        for name, value in vars(child).items():
-            if isinstance(value, kinds):
+    holders: list[tuple[str, Any]] = [(one.__name__, one) for one in modules]
+    holders += module.named_modules()
+    for path, holder in holders:
+        for name, value in list(vars(holder).items()):
+            # By its type alone: to ask a lazily loaded object for its class would load it.
+            if issubclass(type(value), kinds) and not issubclass(type(value), random.SystemRandom):
                 found[f"{path}.{name}" if path else name] = value
-    return {
-        name: value for name, value in found.items() if not isinstance(value, random.SystemRandom)
-    }
+    return found
 
 
-def _state(generator: Any) -> str:
+def _state(generator: Any) -> bytes:
     if isinstance(generator, np.random.Generator):
-        return repr(generator.bit_generator.state)
-    if hasattr(generator, "getstate"):
-        return repr(generator.getstate())
-    kind, keys, *rest = generator.get_state()
-    return repr((kind, keys.tobytes(), rest))
-
-
-def _hashable(values: dict[str, Any]) -> list[Any]:
-    return [value for value in values.values() if isinstance(value, ModuleType | type)]
+        return pickle.dumps(generator.bit_generator.state)
+    getter = getattr(generator, "getstate", None) or generator.get_state
+    return pickle.dumps(getter())
