@@ -216,6 +216,21 @@ def test_a_loss_without_gradients_runs_and_updates_nothing_with_one_warning(fini
     assert all(map(torch.equal, before, net.parameters()))
 
 
+def test_a_part_in_eval_mode_that_computes_without_gradients_runs(options):
+    class Part(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.set_grad_enabled(self.training):
+                return super().forward(x)
+
+    net = Net(F.cross_entropy)
+    net.layer = Part(3, 4).eval()
+    before = net.layer.weight.detach().clone()
+    with pytest.warns(UserWarning, match="nothing is trained"):
+        loss = training_model(net, options)(*batch())
+    torch.testing.assert_close(loss, net(*batch()))
+    assert torch.equal(net.layer.weight, before)
+
+
 def test_unknown_reduction_is_an_error():
     with pytest.raises(ValueError, match="'sum', 'mean' or 'none', got 'max'"):
         identity_loss(torch.ones(2), "max")
