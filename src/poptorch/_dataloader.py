@@ -9,11 +9,12 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
-from poptorch._errors import Error, in_original_words, translated
+from poptorch._errors import Error, WorkerStartError, in_original_words, translated
 from poptorch._option_store import require
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.options import Options
 from torchkiln import data
+from torchkiln.core import WorkerError
 from torchkiln.data import (
     CombinedLoading,
     EmptyDatasetError,
@@ -128,14 +129,14 @@ class DataLoader(TorchDataLoader, CombinedLoading):
 
 
 class AsynchronousDataAccessor:
-    """Loads batches ahead of time in another process.
+    """Loads batches ahead of time in another process, which is started now and loads the first.
 
     Args:
         dataset: Anything iterable, or a `DataLoader` in mode `Sync`.
         buffer_size: Batches kept ready.
         miss_sleep_time_in_ms: Accepted; waiting does not poll.
         load_indefinitely: Begin the next pass as soon as one is loaded.
-        early_preload: Fill the buffer before the first pass is asked for.
+        early_preload: Fill the buffer before the first pass is asked for, which happens anyway.
         sharing_strategy: How the process is started.
         rebatched_size: Cut and join batches to this size.
     """
@@ -167,9 +168,9 @@ class AsynchronousDataAccessor:
                 "sharing_strategy": sharing_strategy,
             }
         )
-        with _translated():
+        with _translated(), _starting():
             self._prefetcher = data.AsyncPrefetcher(
-                dataset, rebatched_size=rebatched_size, **settings
+                dataset, rebatched_size=rebatched_size, checks_source=True, **settings
             )
 
     def __iter__(self) -> Iterator[Any]:
@@ -206,6 +207,16 @@ def _translated() -> Iterator[None]:
             yield
         except (PartitionError, RebatchError, EmptyDatasetError, TerminatedError) as error:
             raise AssertionError(in_original_words(error)) from error
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    try:
+        yield
+    except (WorkerError, EmptyDatasetError) as error:
+        raise WorkerStartError(
+            f"The accessor's worker thread failed to start: {in_original_words(error)}"
+        ) from error
 
 
 def _check_loader(loader: CombinedLoading, rebatched_size: int | None) -> None:

@@ -24,6 +24,8 @@ _RECOVERY_ACTIONS = ("IPU_RESET", "LINK_RESET", "PARTITION_RESET", "FULL_RESET")
 
 # The engine speaks of its own options; people with PopTorch programs look for these.
 _WORDS = {
+    "synthetic_data=True": "enableSyntheticData(True)",
+    "synthetic_data": "enableSyntheticData",
     "check_finite": "enableFloatingPointExceptions",
     "device_iterations": "deviceIterations",
     "gradient_accumulation": "gradientAccumulation",
@@ -88,6 +90,10 @@ class UnrecoverableError(Error):
 
 class ShapeError(Error, ValueError):
     """Forward computes a size from data; PyG raises a ValueError for that, which programs catch."""
+
+
+class WorkerStartError(Error, AssertionError):
+    """A dataset cannot be read ahead; programs catch one or the other."""
 
 
 class ConfigFileError(Exception):

@@ -28,6 +28,7 @@ from poptorch._program_checks import (
     join_other_processes,
     resolve_options,
     warn_about_constant_outputs,
+    warn_about_gradients,
 )
 from poptorch._wrapping import after_forward, shallow_copy, unwrap, wrap
 from poptorch.enums import ConnectionType
@@ -129,7 +130,8 @@ class PoplarExecutor(Inspection):
             logger.warning("The model is compiled already; destroy() it to compile it again")
             return
         with self._channel.tracepoint("compile"):
-            with self._forward_runs(), translated():
+            warn_about_gradients((args, kwargs))
+            with self._forward_runs(), translated(), quiet_engine():
                 self._program.compile(*args, **kwargs)
             try:
                 check_program(self._program, self._user_model, self._options)

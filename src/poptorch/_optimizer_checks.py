@@ -43,7 +43,8 @@ def check_optimizer(optimizer: Any) -> None:
                 f"amsgrad=True (group {index}) is not supported in PopTorch programs; use "
                 "torchkiln.training_model, which has it, or leave it out"
             )
-        betas = group.get("betas", (0.0, 0.0))
+        # Others have no such attribute: one that somebody wrote there is ignored, and reported.
+        betas = group.get("betas") if "betas" in optimizer.defaults else (0.0, 0.0)
         require(
             isinstance(betas, tuple) and len(betas) == 2,
             f"Unexpected betas in group {index}",
@@ -65,6 +66,8 @@ def quiet_engine() -> Iterator[None]:
     with warnings.catch_warnings():
         # `AttributeTracker` reports a Python `step`: it logs, and once.
         warnings.filterwarnings("ignore", message=r".*\.step is Python code")
+        # `warn_about_gradients` logs it.
+        warnings.filterwarnings("ignore", message=r"inputs with requires_grad=True")
         # Options name all processes by themselves, so a lone one was asked for by `disable`.
         warnings.filterwarnings("ignore", message=r"this is one of \d+ processes")
         yield

@@ -50,7 +50,12 @@ _TRANSLATED = {
 # The one setting of tensor locations that has a meaning here.
 _OPTIMIZER_LOCATION, _SHARDING = "location_optimizer", "useReplicatedTensorSharding"
 _LOSS_SCALE = "finalLossScale"
-_TRANSLATED_POPART = {"autoRecomputation", "cachePath", "enableEngineCaching"}
+_TRANSLATED_POPART = {
+    "autoRecomputation",
+    "cachePath",
+    "enableEngineCaching",
+    "syntheticDataMode",
+}
 
 
 def defaults() -> dict[str, Any]:
@@ -105,6 +110,7 @@ def to_torchkiln(options: OptionStore) -> core.Options:
         random_seed=options.random_seed if options.exists("random_seed") else None,
         # The kinds of the original differ in what they keep; 0 is none.
         recompute="auto" if popart.get("autoRecomputation") else None,
+        synthetic_data=bool(popart.get("syntheticDataMode")),
         check_finite=options.Precision.floating_point_exceptions,
         show_progress=options.show_compilation_progress_bar,
         num_processes=options.Distributed._num_ranks,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from poptorch._division import Division
 from poptorch._errors import Error, translated
+from poptorch._logging import logger
 from poptorch._partition import check_accumulation
 from poptorch._strategies import PipelinedExecution
 from poptorch.enums import OutputMode
 from poptorch.options import Options
 from torchkiln import distributed, runtime
 from torchkiln.core import warn_user
+from torchkiln.data import flatten
 from torchkiln.torch_internals._modules import RunningNormBase
 
 
@@ -59,6 +63,15 @@ def warn_about_constant_outputs(program: runtime.Program) -> None:
         warn_user(
             f"output tensors {', '.join(map(str, constant))} (counted from 0) depend on no input, "
             "parameter or buffer; each call returns them as they were at compilation, once"
+        )
+
+
+def warn_about_gradients(arguments: Any) -> None:
+    """Log, as the original does, that nothing is differentiated with respect to an argument."""
+    if any(tensor.requires_grad for tensor in flatten(arguments)[0]):
+        logger.warning(
+            "An input tensor has requires_grad=True; it is detached, because backward goes to "
+            "parameters only"
         )
 
 

@@ -177,7 +177,7 @@ class Options(OptionStore):
             isinstance(strategy, _IExecutionStrategy),
             "Unexpected type for strategy",
             strategy,
-            "PipelinedExecution, ShardedExecution, ParallelPhasedExecution or "
+            "PipelinedExecution, ShardedExecution, PhasedExecution, ParallelPhasedExecution or "
             "SerialPhasedExecution",
         )
         self._execution_strategy = strategy
@@ -222,7 +222,7 @@ class Options(OptionStore):
         return self.set(available_memory_proportion=stored)
 
     def enableSyntheticData(self, enabled: bool) -> Self:
-        """Record synthetic data; programs run on the data they are given."""
+        """Run on generated values: nothing of the host's is read, and nothing is handed back."""
         require(isinstance(enabled, bool), "Unexpected type for enabled", enabled, bool)
         self._Popart.set("syntheticDataMode", int(enabled))
         return self

@@ -61,6 +61,8 @@ ROOMS = {
             "_arguments",
             "_hooks",
             "_watching",
+            "_short_of_memory",
+            "_synthetic",
             "_inspection",
             "_staging",
             "_looking_inside",

@@ -37,6 +37,7 @@ FULL = {
     "cache_limit_bytes": 1000,
     "trusted_dirs": (Path("/shared/cache"),),
     "random_seed": 5,
+    "synthetic_data": True,
     "check_finite": True,
     "show_progress": False,
     "profile_dir": Path("/somewhere/profile"),

@@ -40,6 +40,16 @@ def test_nearest_finds_the_closest_row():
     assert nearest(x, y).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+def test_nearest_in_half_precision_is_that_of_the_same_numbers_in_float(dtype):
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 3).to(dtype), torch.randn(30, 3).to(dtype)
+    assert torch.equal(nearest(x, y), nearest(x.float(), y.float()))
+    # Both distances would be infinite in half precision.
+    far = torch.tensor([[60000.0], [-50000.0]]).to(dtype)
+    assert nearest(torch.tensor([[-60000.0]]).to(dtype), far.flip(0)).tolist() == [0]
+
+
 @pytest.mark.parametrize("kind", [list, torch.tensor])
 def test_nearest_stays_within_the_example(kind):
     x, y = torch.tensor([0.0, 0.0]), torch.tensor([3.0, 1.0, 2.0])

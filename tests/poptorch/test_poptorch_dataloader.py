@@ -234,11 +234,32 @@ def test_accessor_refuses_what_it_cannot_read():
         poptorch.AsynchronousDataAccessor(numbers(8), rebatched_size=1)
 
 
-def test_empty_datasets_are_assertions():
-    accessor = poptorch.AsynchronousDataAccessor([])
-    with pytest.raises(AssertionError, match="empty"):
-        list(accessor)
+@pytest.mark.parametrize("error", [poptorch.Error, AssertionError])
+def test_an_accessor_of_an_empty_dataset_cannot_be_made(error):
+    with pytest.raises(error, match=r"worker thread failed to start.*empty"):
+        poptorch.AsynchronousDataAccessor([])
+
+
+class Broken(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        raise KeyError("nothing here")
+
+
+@pytest.mark.parametrize("error", [poptorch.Error, AssertionError])
+def test_an_accessor_of_a_broken_dataset_cannot_be_made(error):
+    with pytest.raises(error, match=r"(?s)worker thread failed to start.*nothing here"):
+        poptorch.AsynchronousDataAccessor(Broken())
+
+
+def test_an_accessor_that_has_loaded_the_first_batch_yields_it_in_the_first_pass_alone():
+    accessor = poptorch.AsynchronousDataAccessor(list(torch.arange(3)))
+    first = next(iter(accessor))
+    passes = [[x.item() for x in accessor] for _ in range(2)]
     accessor.terminate()
+    assert (first.item(), passes) == (0, [[0, 1, 2]] * 2)
 
 
 class Stopping(torch.utils.data.Dataset):

@@ -12,6 +12,7 @@ from _models import MLP, labels, vectors
 from _parity import assert_like_eager
 from torch import Tensor, nn
 
+from torchkiln.core import ShapeChanged
 from torchkiln.runtime import inference_model, training_model
 
 
@@ -62,6 +63,27 @@ def test_default_tensor_argument_is_an_ordinary_input(options):
             return out, F.cross_entropy(out, y)
 
     assert_like_eager(Default(), vectors(), labels(), options=options)
+
+
+class Scaled(nn.Module):
+    def forward(self, x, scale=torch.full((2, 1), 2.0), shift=0.5):  # noqa: B008 - the case
+        return x * scale + shift
+
+
+def test_a_default_tensor_may_be_given_in_a_later_call(options):
+    program, x, scale = inference_model(Scaled(), options), torch.ones(2, 3), torch.rand(2, 1)
+    for arguments, keywords in [((x,), {}), ((x, scale), {}), ((x,), {"scale": scale}), ((x,), {})]:
+        assert torch.equal(program(*arguments, **keywords), Scaled()(*arguments, **keywords))
+    with pytest.raises(ShapeChanged, match="Shape mismatch for scale"):
+        program(x, torch.ones(1, 1))
+    with pytest.raises(ShapeChanged, match="Keys mismatch: Unexpected arguments: shift"):
+        program(x, shift=1.0)
+
+
+def test_a_default_tensor_may_be_left_out_in_a_later_call(options):
+    program, x, scale = inference_model(Scaled(), options), torch.ones(2, 3), torch.rand(2, 1)
+    assert torch.equal(program(x, scale), Scaled()(x, scale))
+    assert torch.equal(program(x), Scaled()(x))
 
 
 def test_the_same_argument_by_position_or_by_keyword(options):

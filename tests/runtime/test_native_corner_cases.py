@@ -6,6 +6,7 @@ case alone.
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import pytest
@@ -16,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from torchkiln.core import Options
-from torchkiln.runtime import identity_loss, inference_model
+from torchkiln.runtime import identity_loss, inference_model, training_model
 
 BACKENDS = ["capture", pytest.param("inductor", marks=pytest.mark.inductor)]
 NATIVE_IS_SLOW = [
@@ -241,3 +242,30 @@ def test_distances_from_a_code_book(kind, options):
     labels = torch.arange(32) % 10
     adam = partial(torch.optim.Adam, lr=1e-3)
     assert_like_eager(kind(), torch.randn(32, 16), labels, options=options, make_optimizer=adam)
+
+
+class Judged(nn.Module):
+    """A network with statistics of its own, whose loss is all that a program returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.layer(self.norm(x)), y) / 2
+
+
+@pytest.mark.parametrize("options", NATIVE_IS_SLOW, indirect=True)
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_frozen_network_is_run_and_not_trained(accumulation, options):
+    torch.manual_seed(0)
+    net, x, y = Judged().requires_grad_(False), torch.randn(8, 6), torch.randint(3, (8,))
+    twin = copy.deepcopy(net)
+    options = options.replace(gradient_accumulation=accumulation, output_mode="all")
+    program = training_model(net, options, torch.optim.Adam(net.parameters()))
+    with pytest.warns(UserWarning, match="nothing is trained"):
+        losses = program(x, y)
+    pairs = zip(x.chunk(accumulation), y.chunk(accumulation), strict=True)
+    torch.testing.assert_close(losses.view(-1), torch.stack([twin(*pair) for pair in pairs]))
+    torch.testing.assert_close(net.state_dict(), twin.state_dict())

@@ -118,6 +118,8 @@ class Options:
         trusted_dirs: Folders of others whose executables may be run, such as a cache that a team
             shares; `TORCHKILN_TRUSTED_DIRS` names more. Everything else must be the user's own.
         random_seed: Seeds torch's generator when a program is built.
+        synthetic_data: Run on generated values instead of the user's arguments and weights, to
+            measure a program without its data. The user's module and optimiser stay as they are.
         check_finite: Raise `NonFiniteError` when a loss or output is NaN or infinite.
         show_progress: Draw the "Graph compilation" progress bar.
         profile_dir: Write a report of where time and memory go, made from some of the first calls,
@@ -156,6 +158,7 @@ class Options:
     cache_limit_bytes: int = 4 * 2**30
     trusted_dirs: tuple[Path, ...] = ()
     random_seed: int | None = None
+    synthetic_data: bool = False
     check_finite: bool = False
     show_progress: bool = True
     profile_dir: Path | None = None
@@ -193,7 +196,7 @@ class Options:
                 raise OptionsError(f"{name} must be a mapping, got {shown(getattr(self, name))}")
         for name in _COUNTS:
             _require_count(name, getattr(self, name))
-        for name in ("check_finite", "show_progress", "shard_optimizer"):
+        for name in ("synthetic_data", "check_finite", "show_progress", "shard_optimizer"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionsError(f"{name} must be True or False, got {getattr(self, name)!r}")
         # Not `in`: 0 and 1 are equal to False and True, but are neither.

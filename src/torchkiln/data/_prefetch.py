@@ -49,6 +49,8 @@ class AsyncPrefetcher:
         load_indefinitely: Begin the next pass as soon as one is loaded; otherwise when it is asked
             for.
         early_preload: Start the child and fill the buffer now (while the program compiles, say).
+        checks_source: Start it now, and wait for the first batch, so that a source that cannot be
+            read, or is empty, is an error here.
         start_method: See `StartMethod`.
         rebatched_size: Cut and join what the source yields into batches of this size.
         drop_last: Whether an incomplete last batch of `rebatched_size` is dropped; None does what
@@ -60,6 +62,7 @@ class AsyncPrefetcher:
     Raises:
         LoaderError: An argument is out of range.
         PrefetchError: `source` is asynchronous already.
+        WorkerError, EmptyDatasetError: With `checks_source`, if it cannot be read, or is empty.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class AsyncPrefetcher:
         buffer_size: int = 3,
         load_indefinitely: bool = True,
         early_preload: bool = False,
+        checks_source: bool = False,
         start_method: StartMethod | str = StartMethod.AUTO,
         rebatched_size: int | None = None,
         drop_last: bool | None = None,
@@ -98,9 +102,12 @@ class AsyncPrefetcher:
         self._asked = Begin(-1, -1)
         self._next_epoch: int | None = None
         self._preloaded = False
-        if early_preload:
+        self._first: Ready | None = None
+        if early_preload or checks_source:
             self._begin_pass()
             self._preloaded = True
+        if checks_source:
+            self._first = self._wait_for_batch()
 
     def __len__(self) -> int:
         """Return the number of batches in a pass, if the source knows it."""
@@ -147,7 +154,9 @@ class AsyncPrefetcher:
                 "child process, and it makes one pass at a time; use a second loader"
             )
         with span("data", "wait for batch"), waiting_for_data:
-            ready = self._wait_for_batch()
+            ready, self._first = self._first, None
+            if ready is None or ready.generation != generation:
+                ready = self._wait_for_batch()
         if ready is None or self._child is None:
             raise StopIteration
         with self._closing_on_error():
@@ -244,6 +253,7 @@ class AsyncPrefetcher:
             raise
 
     def _close(self) -> None:
+        self._first = None
         if self._child is not None:
             self._child.close()
             self._child = None

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchkiln.ops._control import as_list
 from torchkiln.torch_internals._fake_tensors import unset_fake_temporarily
 
+# Where frames of functions lie that are called in every run of a program.
+HOST_CALLS_FILE = __file__
+
 _functions: dict[str, Callable[..., Any]] = {}
 
 
 def register_host_function(name: str, function: Callable[..., Any]) -> None:
-    """Make `function` callable from programs as `name`; a later one takes the name over."""
+    """Make `function` callable from programs as `name`; a later one takes the name over.
+
+    Programs may write `?` and keyword arguments in JSON behind the name.
+    """
     _functions[name] = function
 
 
@@ -29,15 +39,30 @@ def host_call(name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _call(name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
-    if name not in _functions:
+    function, keywords = _functions.get(name), {}
+    if function is None:
+        known, _, encoded = name.partition("?")
+        function, keywords = _functions.get(known), json.loads(encoded or "{}")
+    if function is None:
         raise LookupError(
             f"no host function {name!r} in this process; construct the module that registers it "
             f"before running the program (known: {sorted(_functions) or 'none'})"
         )
     with torch.no_grad():
-        results = as_list(_functions[name](*inputs))
+        results = as_list(function(*inputs, **keywords))
     # An operator may not return its own inputs, nor the same tensor twice.
     return [result.detach().clone() for result in results]
+
+
+@contextlib.contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """Put the states of Python's and NumPy's random numbers back: this call counts for nothing."""
+    state, numbers = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numbers)
 
 
 @torch.library.custom_op("torchkiln::host_call", mutates_args=())
@@ -49,7 +74,7 @@ def _host_call(inputs: Sequence[Tensor], name: str) -> list[Tensor]:
 
 @_host_call.register_fake
 def _(inputs: Sequence[Tensor], name: str) -> list[Tensor]:
-    with unset_fake_temporarily():
+    with unset_fake_temporarily(), _random_numbers_kept():
         zeros = [torch.zeros(tuple(t.shape), dtype=t.dtype) for t in inputs]
         forms = [(tuple(r.shape), r.dtype) for r in _call(name, zeros)]
     device = inputs[0].device if inputs else torch.device("cpu")

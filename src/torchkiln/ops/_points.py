@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_HALVES = (torch.float16, torch.bfloat16)
+
 
 def farthest_points(
     points: Tensor, ptr: Sequence[int], ratio: float = 0.5, random_start: bool = False
@@ -98,6 +100,9 @@ def nearest(
     _check_batch_lists(batch_x, batch_y)
     examples_x = _batch_vector("batch_x", batch_x, x)
     examples_y = _batch_vector("batch_y", batch_y, y)
+    if x.dtype in _HALVES or y.dtype in _HALVES:
+        # torch has no distances in half precision, and rounded ones could not be told apart.
+        x, y = x.float(), y.float()
     # Exact differences instead of a product form: the smallest distances matter here.
     distance = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
     foreign = examples_x[:, None] != examples_y[None, :]

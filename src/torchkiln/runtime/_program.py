@@ -33,6 +33,7 @@ from torchkiln.runtime._arguments import move_module, require_module, resolve_op
 from torchkiln.runtime._hooks import build_lock, compile_hooks
 from torchkiln.runtime._joining import CommonCache, find_group, seed_generator
 from torchkiln.runtime._short_of_memory import naming_memory
+from torchkiln.runtime._synthetic import SyntheticData
 from torchkiln.runtime._together import JointProgram
 from torchkiln.runtime._watching import CallWatcher
 from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
@@ -72,6 +73,11 @@ class Program(JointProgram):
     ) -> None:
         require_module(module)
         options = resolve_options(options, training)
+        self._synthetic = SyntheticData(module) if options.synthetic_data else None
+        if self._synthetic is not None:
+            module = self._synthetic.module
+            if optimizer is not None:
+                optimizer = self._synthetic.optimizer_like(optimizer)
         if options.device is not None:
             move_module(module, options.device)
         # The processes that train this model together with this one; None: it is alone.
@@ -96,6 +102,7 @@ class Program(JointProgram):
         self._watcher: CallWatcher | None = None
         # Loaded from a file: what calls are like is known from the first one on.
         self._is_unwatched = False
+        self._has_checked_updates = not training
         # Seconds inside calls that went into reports and not into steps.
         self.seconds_aside = 0.0
         self._beacon = ProgramBeacon(
@@ -155,7 +162,7 @@ class Program(JointProgram):
     ) -> tuple[StepFunction, list[Tensor], list[Tensor]]:
         """Return the step for arguments like these, their tensors, and the first micro-batch."""
         signature = Signature(self.module.forward, args, kwargs, self.options)
-        tensors = self._prepare(signature.accept(args, kwargs))
+        tensors = self._accept(signature, args, kwargs)
         micro_batch = [tensor.detach() for tensor in signature.micro_batch(tensors, 0)]
         initialize_lazy(self.module, *signature.arguments(micro_batch))
         return self._make_step(signature), tensors, micro_batch
@@ -217,7 +224,7 @@ class Program(JointProgram):
     def _review(self, step: StepFunction, tensors: list[Tensor]) -> None:
         """Warn of what other rooms find wrong with the loss; the cache keeps what they look at."""
         told = self.metadata.loss_inputs
-        if self.training and told is not None:
+        if self.training and told is not None and self._synthetic is None:
             for text in review_loss([form.name for form in step.signature.forms], tensors, told):
                 warn_user(text)
 
@@ -314,23 +321,46 @@ class Program(JointProgram):
         """Run a call; `tensors` are its arguments if they are prepared already."""
         assert self._signature is not None
         if tensors is None:
-            tensors = self._prepare(self._signature.accept(args, kwargs))
+            tensors = self._accept(self._signature, args, kwargs)
         executor = self._executor
         assert executor is not None
         step = "training step" if self.training else "inference step"
         memory = naming_memory(f"the {step}", self.options, self.training)
         with memory, span("program", step), self._beacon:
             outputs = executor.run(tensors)
-        self._write_back(tensors)
+        if not self._has_checked_updates:
+            self._check_updates()
+        if self._synthetic is None:
+            self._write_back(tensors)
         if self.options.check_finite:
             check_finite(outputs)
         return rebuild(executor.output_node, outputs)
 
-    def _prepare(self, tensors: list[Tensor]) -> list[Tensor]:
+    def _check_updates(self) -> None:
+        """Warn, after the first call, if training changes nothing."""
+        self._has_checked_updates = True
+        reached = self.built.executable.reached
+        updates = self.metadata.updated if reached is None else reached
+        # A stage may have no parameters of its own.
+        if not updates and not self.options.is_divided:
+            warn_user(
+                "nothing is trained: the loss reaches no parameter that requires a gradient and "
+                "that the optimiser holds, so calls compute the loss and change no weight. If "
+                "that is not meant, check requires_grad flags, detach() and torch.no_grad() in "
+                "forward, and the optimiser's groups"
+            )
+
+    def _accept(
+        self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Tensor]:
+        """Return the tensors of a call as the program takes them, or generated ones like them."""
+        tensors = signature.accept(args, kwargs)
         if self._executor is not None:
             device = self._executor.device
         else:
             device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        if self._synthetic is not None:
+            return self._synthetic.arguments_like(signature, device)
         return self._inputs.prepare(tensors, device)
 
     def _write_back(self, tensors: list[Tensor]) -> None:
@@ -353,6 +383,8 @@ class Program(JointProgram):
         """
         if self._optimizer is None:
             raise OptimizerError("an inference program has no optimiser; use training_model")
+        if self._synthetic is not None:
+            optimizer = self._synthetic.optimizer_like(optimizer)
         with span("program", "set optimizer"):
             self._optimizer.replace(optimizer)
 
@@ -379,6 +411,11 @@ class Program(JointProgram):
             raise ExecutableError(
                 "a program that is divided into stages cannot be exported; save the weights after "
                 "gather_weights(), and export from one process"
+            )
+        if self._synthetic is not None:
+            raise ExecutableError(
+                "a program with synthetic_data=True has generated weights, which nobody should "
+                "load; export one without that option"
             )
         program = CompiledProgram(
             self.training, self.options, self.metadata, self._signature, self.state_dtypes()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
-from torchkiln.core import CaptureError, MultipleLossesError, NoLossError, Options
+from torchkiln.core import MultipleLossesError, NoLossError, Options
 from torchkiln.runtime import identity_loss, training_model
 
 LR = 0.5
@@ -196,12 +196,39 @@ def test_several_losses_are_an_error_with_the_remedy(name, options):
         fails(SEVERAL[name], options)
 
 
-def test_loss_without_parameters_is_an_error(options):
-    def finish(out: Tensor, y: Tensor) -> Tensor:
-        return identity_loss(out.detach(), "sum")
+def detached_sum(out: Tensor, y: Tensor) -> Tensor:
+    return identity_loss(out.detach(), "sum")
 
-    with pytest.raises(CaptureError, match="does not depend on any parameter"):
-        fails(finish, options)
+
+def detached_quotient(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return out, F.cross_entropy(out.detach(), y) / 2
+
+
+@pytest.mark.parametrize("finish", [detached_sum, detached_quotient])
+def test_a_loss_without_gradients_runs_and_updates_nothing_with_one_warning(finish, options):
+    net = Net(finish)
+    before = [param.detach().clone() for param in net.parameters()]
+    program = training_model(net, options)
+    with pytest.warns(UserWarning, match="nothing is trained") as caught:
+        got = [program(*batch()) for _ in range(3)]
+    assert len(caught) == 1
+    torch.testing.assert_close(got[2], net(*batch()))
+    assert all(map(torch.equal, before, net.parameters()))
+
+
+def test_a_part_in_eval_mode_that_computes_without_gradients_runs(options):
+    class Part(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.set_grad_enabled(self.training):
+                return super().forward(x)
+
+    net = Net(F.cross_entropy)
+    net.layer = Part(3, 4).eval()
+    before = net.layer.weight.detach().clone()
+    with pytest.warns(UserWarning, match="nothing is trained"):
+        loss = training_model(net, options)(*batch())
+    torch.testing.assert_close(loss, net(*batch()))
+    assert torch.equal(net.layer.weight, before)
 
 
 def test_unknown_reduction_is_an_error():

@@ -29,6 +29,6 @@ class InputPreparation:
         if not self._warned:
             self._warned = True
             warn_user(
-                "inputs that require a gradient are detached; a program differentiates with "
+                "inputs with requires_grad=True are detached; a program differentiates with "
                 "respect to parameters only"
             )

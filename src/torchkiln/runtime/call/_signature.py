@@ -99,6 +99,7 @@ class Signature:
         self._call_form = (len(args), frozenset(kwargs))
         arguments = bind_arguments(self._signature, args, kwargs)
         self._names = frozenset(_explicit_names(self._signature, args, kwargs))
+        self._with_defaults = _tensor_defaults(self._signature)
         tensors, self.node = flatten(arguments)
         names = [argument_name(path) for path in paths(self.node)]
         self.forms = [_form(name, t) for name, t in zip(names, tensors, strict=True)]
@@ -179,6 +180,7 @@ class Signature:
         result._factor = options.combined_factor
         result._call_form = (values["num_positional"], frozenset(values["keywords"]))
         result._names = frozenset(values["names"])
+        result._with_defaults = _tensor_defaults(result._signature)
         result.node = node_from_json(values["arguments"])
         result.forms = [
             TensorForm(
@@ -255,7 +257,7 @@ class Signature:
 
     def _check_call_form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = _explicit_names(self._signature, args, kwargs)
-        if names == self._names:
+        if names - self._with_defaults == self._names - self._with_defaults:
             return
         count, keys = self._call_form
         if frozenset(kwargs) != keys:
@@ -291,6 +293,13 @@ class Signature:
                 )
             tensor = tensor.contiguous(memory_format=form.memory_format)
         return tensor
+
+
+def _tensor_defaults(signature: inspect.Signature) -> frozenset[str]:
+    """Return the parameters whose default holds tensors: inputs of every call, given or not."""
+    return frozenset(
+        name for name, parameter in signature.parameters.items() if flatten(parameter.default)[0]
+    )
 
 
 def _explicit_names(

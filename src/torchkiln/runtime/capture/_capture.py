@@ -18,6 +18,7 @@ from torchkiln.core import CaptureError, LossInputs, capture_contexts
 from torchkiln.data._structure import Node, paths
 from torchkiln.ops._needs import natives_of_graph
 from torchkiln.runtime.call._metadata import ProgramMetadata
+from torchkiln.runtime.capture._baked_values import baked_values_told
 from torchkiln.runtime.capture._dynamic import explain
 from torchkiln.runtime.capture._entries import Entries, EntryResult, entry_names
 from torchkiln.runtime.capture._replay import replayed_checkpoints
@@ -170,7 +171,8 @@ def capture(
         if stages is not None
         else contextlib.nullcontext()
     )
-    with _static_rules(step.binding.module), mode, _explained(), origins, marks:
+    told = baked_values_told(step.binding.module)
+    with told, _static_rules(step.binding.module), mode, _explained(), origins, marks:
         recorded = _record_step(step, tensors, fake_batch, arrangement)
     written = [
         index

@@ -126,6 +126,10 @@ def find_loss(recorder: LossRecorder, outputs: list[Tensor]) -> Tensor:
         NoLossError: if no loss was marked, or none reaches an output.
         MultipleLossesError: if several independent ones do.
     """
+    if not any(loss.requires_grad for loss in [*recorder.implicit, *recorder.explicit]):
+        ungraded = _without_gradients(recorder, outputs)
+        if ungraded is not None:
+            return ungraded
     # A loss function of detached values is a metric.
     implicit = [loss for loss in recorder.implicit if loss.requires_grad] or recorder.implicit
     losses = _independent(recorder.explicit) or _independent(
@@ -144,6 +148,17 @@ def find_loss(recorder: LossRecorder, outputs: list[Tensor]) -> Tensor:
             "the final one in identity_loss(loss, reduction='none')"
         )
     return _returned(losses[0], outputs, explicit=bool(recorder.explicit))
+
+
+def _without_gradients(recorder: LossRecorder, outputs: list[Tensor]) -> Tensor | None:
+    """Return what would be trained on if anything were; None if no loss was marked.
+
+    Without gradients nobody can tell which output was computed from a loss: the last one that is
+    returned counts, else the last one.
+    """
+    marked = recorder.explicit or recorder.implicit
+    returned = [loss for loss in marked if any(output is loss for output in outputs)]
+    return next(iter([*reversed(returned), *reversed(marked)]), None)
 
 
 def _returned(loss: Tensor, outputs: list[Tensor], explicit: bool) -> Tensor:

@@ -191,21 +191,27 @@ class StepFunction:
         with self._inside(tensors) as recorder:
             outputs, node, loss = self._run_forward(tensors, batch, recorder)
             assert loss is not None
-            trainable = self.trainable(tensors)
-            if not loss.requires_grad or not trainable:
-                raise CaptureError(
-                    "the loss does not depend on any parameter that requires a gradient; check "
-                    "requires_grad flags, detach() and torch.no_grad() in forward"
-                )
-            # The loss may be a vector: a gradient of ones sums it.
-            seed = torch.ones_like(loss)
-            if scale is not None:
-                seed = seed * scale.to(seed.dtype)
-            grads = torch.autograd.grad(loss, trainable, grad_outputs=seed, allow_unused=True)
+            grads = self._differentiate(loss, self.trainable(tensors), scale)
             # Last: backward may need the values that forward replaced.
             reassigned = self._keep_buffers(tensors)
         kept = [*outputs, *self._anchored(loss, grads)]
         return StepResult(kept, node, reassigned, grads, loss, tuple(recorder.functions))
+
+    @staticmethod
+    def _differentiate(
+        loss: Tensor, trainable: list[Tensor], scale: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the loss multiplied with `scale`; None where it does not reach.
+
+        Of frozen parameters, and of a loss that is computed without gradients, there are none.
+        """
+        if not loss.requires_grad or not trainable:
+            return (None,) * len(trainable)
+        # The loss may be a vector: a gradient of ones sums it.
+        seed = torch.ones_like(loss)
+        if scale is not None:
+            seed = seed * scale.to(seed.dtype)
+        return torch.autograd.grad(loss, trainable, grad_outputs=seed, allow_unused=True)
 
     def trainable(self, tensors: list[Tensor]) -> list[Tensor]:
         """Return the stand-ins of parameters that require a gradient."""
@@ -270,7 +276,7 @@ def apply_update(
         if recipe.scales_loss:
             inverse = inverse_scale(global_scalars)
             change(lambda grad: grad * inverse.to(grad.dtype))
-        if recipe.clips:
+        if recipe.clips and grads:
             factor = _clip_factor(grads, limit_of_norm(global_scalars), norm)
             change(lambda grad: grad * factor.to(grad.dtype))
         for row, scalars in zip(arrangement.rows, scalars_of(arrangement, hyper), strict=True):

@@ -19,6 +19,7 @@ from torchkiln.data._structure import (
     SequenceNode,
     TensorNode,
 )
+from torchkiln.ops import registered_custom_ops
 from torchkiln.runtime.cache._cache import ExecutableCache
 from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.cache._fast_key import fast_key
@@ -100,6 +101,7 @@ _NOT_IN_KEY = {
     "cache_dir": "says where an executable lies, not what it does",
     "cache_limit_bytes": "says how many are kept",
     "trusted_dirs": "says which are run",
+    "synthetic_data": "fills the arguments and weights, which are inputs",
     "check_finite": "results are looked at after the step",
     "show_progress": "is drawn while a program is built",
     "profile_dir": "clocks are read in every executable; it says where a report goes",
@@ -149,7 +151,11 @@ def _fast_key(
     ]
     environment = describe_environment(device)
     inputs = _constants(step.signature.node)
-    return fast_key(step.binding.module, entries, chosen, plan, forms, inputs, environment)
+    # Forward's code names them, but does not lead to what they do.
+    functions = list(registered_custom_ops().items())
+    return fast_key(
+        step.binding.module, entries, chosen, plan, forms, inputs, environment, functions
+    )
 
 
 def _of_micro_batch(shape: torch.Size, factor: int) -> tuple[int, ...]:

@@ -82,7 +82,8 @@ class Arrangement:
 def arrange(optimizer: torch.optim.Optimizer, binding: Binding) -> Arrangement:
     """Arrange the module's trainable parameters by the optimiser's groups.
 
-    Parameters that are in no group are left out: torch would not update them either.
+    Parameters that are in no group are left out: torch would not update them either. If all that it
+    holds are frozen, nothing is arranged.
 
     Raises:
         CaptureError: if the optimiser should train something that is a constant of the program.
@@ -101,10 +102,10 @@ def arrange(optimizer: torch.optim.Optimizer, binding: Binding) -> Arrangement:
     for bound in chosen:
         _check_parameter(recipe, bound.tensor, bound.name)
     chosen = [bound for bound in chosen if id(bound.tensor) in group_of]
-    if not chosen:
+    if not any(id(bound.tensor) in group_of for bound in binding.parameters):
         raise OptimizerError(
-            "the optimiser holds no parameter of the module that requires a gradient; build it "
-            "from module.parameters() of the same module"
+            "the optimiser holds no parameter of the module; build it from module.parameters() of "
+            "the same module"
         )
     params = [bound.tensor for bound in chosen]
     rows: dict[tuple[int, torch.dtype, int], list[int]] = {}

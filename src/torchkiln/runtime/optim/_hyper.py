@@ -26,7 +26,8 @@ def read_hyper(optimizer: torch.optim.Optimizer) -> Hyper:
     groups = []
     for index, group in enumerate(optimizer.param_groups):
         values = {key: plain_number(value) for key, value in group.items() if key != "params"}
-        betas = values.get("betas")
+        # What somebody wrote beside the attributes that the optimiser has is not looked at.
+        betas = values.get("betas") if "betas" in optimizer.defaults else None
         if betas is not None and len(betas) != 2:
             raise OptimizerError(f"betas of group {index} must be two numbers, got {betas!r}")
         groups.append(values)
