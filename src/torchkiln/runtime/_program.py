@@ -349,12 +349,21 @@ class Program(JointProgram):
         """Use the optimiser's present numbers (learning rate, ...) from the next call on.
 
         Without recompiling; so its kind, groups and structure must be those that were compiled. An
-        optimiser without state of its own takes over the state of the one before.
+        optimiser without state of its own takes over the state of the one before. There is one
+        exception: a first `loss_scaling` on an optimiser that had no such attribute when the
+        program was compiled lets the next call compile again, with a warning.
         """
         if self._optimizer is None:
             raise OptimizerError("an inference program has no optimiser; use training_model")
         with span("program", "set optimizer"):
             self._optimizer.replace(optimizer)
+        if self._optimizer.is_compiled_without_scale:
+            warn_user(
+                "the optimiser has a loss_scaling now, which it had not when the program was "
+                "compiled: the next call compiles again; to prevent that, set "
+                "optimizer.loss_scaling = 1.0 before the first call"
+            )
+            self.destroy()
 
     # -- random numbers and files -----------------------------------------------------------
 
