@@ -73,7 +73,8 @@ class InputGrouping(enum.Enum):
 class Anchor:
     """An internal tensor to keep after each call, under a name of the user's choice.
 
-    `tensor` is `Gradient___<parameter>`, `UpdatedVar___<parameter>` or `loss`.
+    `tensor` is `Gradient___<parameter>` of each micro-batch, `UpdatedVar___<parameter>` after each
+    update, `loss`, or the name of a parameter or buffer, as it is before each update or batch.
     """
 
     tensor: str

@@ -41,7 +41,11 @@ from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.compile._builder import build
 from torchkiln.runtime.compile._export import CompiledProgram, write_program
-from torchkiln.runtime.execute._anchors import check_anchored_parameters, micro_batch_anchors
+from torchkiln.runtime.execute._anchors import (
+    as_bound,
+    check_anchored_tensors,
+    micro_batch_anchors,
+)
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executor import Executor
 from torchkiln.runtime.execute._generator import generator_state, set_generator_state
@@ -161,15 +165,16 @@ class Program(JointProgram):
         return self._make_step(signature), tensors, micro_batch
 
     def _make_step(self, signature: Signature) -> StepFunction:
-        anchors = tuple(micro_batch_anchors(self.options).values())
         binding = bind(self.module)
+        check_anchored_tensors(self.options, binding)
+        anchors = [as_bound(name, binding) for name in micro_batch_anchors(self.options).values()]
         return StepFunction(
             self.module,
             binding,
             signature,
             self.options,
             self.training,
-            anchors,
+            tuple(anchors),
             name=self.name,
         )
 
@@ -232,7 +237,6 @@ class Program(JointProgram):
         built: Built,
         stages: Pipeline | None = None,
     ) -> None:
-        check_anchored_parameters(self.options, step.binding)
         if self._optimizer is not None and arrangement is not None:
             parts = self.options.num_state_parts
             self._optimizer.install(arrangement, built.metadata.updated, parts, self.group)

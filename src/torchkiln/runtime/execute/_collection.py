@@ -5,7 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchkiln.core import Anchor, Options
-from torchkiln.runtime.execute._anchors import micro_batch_anchors, update_anchors
+from torchkiln.runtime.execute._anchors import (
+    micro_batch_anchors,
+    own_anchors,
+    update_anchors,
+)
 from torchkiln.runtime.execute._outputs import OutputCollector
 
 
@@ -19,6 +23,7 @@ class Collection:
         )
         self._per_micro_batch: dict[str, OutputCollector] = {}
         self._per_update: dict[str, OutputCollector] = {}
+        self._per_iteration: dict[str, OutputCollector] = {}
         if options.anchors:
             self._add_anchors(options, training)
 
@@ -33,12 +38,21 @@ class Collection:
             name: _anchor_collector(alone, options.anchors[name], training)
             for name in update_anchors(options)
         }
+        self._per_iteration = {
+            name: _anchor_collector(alone, options.anchors[name], training)
+            for name in own_anchors(options)
+        }
 
     def add_micro_batch(self, values: list[Tensor]) -> None:
         """Take the outputs of a micro-batch, anchored tensors last."""
         count = len(values) - len(self._per_micro_batch)
         self._outputs.add(values[:count])
         for collector, value in zip(self._per_micro_batch.values(), values[count:], strict=True):
+            collector.add([value])
+
+    def add_iteration(self, values: list[Tensor]) -> None:
+        """Take the anchored tensors of the module before a weight update, or a batch."""
+        for collector, value in zip(self._per_iteration.values(), values, strict=True):
             collector.add([value])
 
     def add_update(self, values: list[Tensor]) -> None:
@@ -59,7 +73,7 @@ class Collection:
         return results
 
     def anchored(self) -> dict[str, Tensor]:
-        collectors = {**self._per_micro_batch, **self._per_update}
+        collectors = {**self._per_micro_batch, **self._per_update, **self._per_iteration}
         return {name: collector.result()[0] for name, collector in collectors.items()}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,11 @@ from torchkiln.data._structure import Node, paths
 from torchkiln.distributed import Group
 from torchkiln.runtime.call._binding import Binding, metadata, refresh
 from torchkiln.runtime.call._signature import Signature
-from torchkiln.runtime.execute._anchors import micro_batch_anchors, update_anchors
+from torchkiln.runtime.execute._anchors import (
+    micro_batch_anchors,
+    own_anchors,
+    update_anchors,
+)
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._clocked import Run
 from torchkiln.runtime.execute._collection import Collection
@@ -163,7 +167,9 @@ class Executor:
             for outputs in results:
                 collection.add_micro_batch(outputs)
         else:
-            for index in self._order:
+            for position, index in enumerate(self._order):
+                if position % self._options.micro_batches_per_update == 0:
+                    self._keep_own_anchors(collection)
                 inputs = [*self._tensors, *slices[index]]
                 collection.add_micro_batch(self._timed("infer", inputs))
         self._anchors = collection.anchored()
@@ -200,6 +206,7 @@ class Executor:
         hyper = optimizer.next_tables(iterations, self._options.total_micro_batches_per_update)
         state = optimizer.state_tensors
         for iteration in range(iterations):
+            self._keep_own_anchors(collection)
             tables = hyper[iteration]
             chosen = self._order[iteration * per_update : (iteration + 1) * per_update]
             if not self._accumulates:
@@ -214,7 +221,7 @@ class Executor:
                 self._update(sharing, collection, batches, tables, is_last=is_last)
             optimizer.count_update(self._built.executable.reached)
             if self._options.anchors:
-                collection.add_update(self._anchored_parameters())
+                collection.add_update(self._copies_of(update_anchors(self._options).values()))
 
     def _update(
         self,
@@ -323,9 +330,14 @@ class Executor:
         finally:
             self._runs = original
 
-    def _anchored_parameters(self) -> list[Tensor]:
-        by_name = {p.name: bound for bound in self._binding.parameters for p in bound.places}
-        names = update_anchors(self._options).values()
+    def _keep_own_anchors(self, collection: Collection) -> None:
+        if self._options.anchors:
+            collection.add_iteration(self._copies_of(own_anchors(self._options).values()))
+
+    def _copies_of(self, names: Iterable[str]) -> list[Tensor]:
+        """Return copies of the module's tensors of these names."""
+        own = [*self._binding.parameters, *self._binding.buffers]
+        by_name = {place.name: bound for bound in own for place in bound.places}
         return [by_name[name].tensor.detach().clone() for name in names]
 
     def anchored(self, name: str) -> Tensor:
