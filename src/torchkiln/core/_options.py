@@ -74,7 +74,8 @@ class Anchor:
     """An internal tensor to keep after each call, under a name of the user's choice.
 
     `tensor` is `Gradient___<parameter>` of each micro-batch, `UpdatedVar___<parameter>` after each
-    update, `loss`, or the name of a parameter or buffer, as it is before each update or batch.
+    update, `loss`, `input/<argument>` of each micro-batch, or the name of a parameter, buffer or
+    plain tensor of the module, as it is before each update or batch.
     """
 
     tensor: str

@@ -166,7 +166,7 @@ class Program(JointProgram):
 
     def _make_step(self, signature: Signature) -> StepFunction:
         binding = bind(self.module)
-        check_anchored_tensors(self.options, binding)
+        check_anchored_tensors(self.options, binding, signature)
         anchors = [as_bound(name, binding) for name in micro_batch_anchors(self.options).values()]
         return StepFunction(
             self.module,

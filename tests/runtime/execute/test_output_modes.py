@@ -286,6 +286,45 @@ def test_each_name_of_a_shared_parameter_can_be_anchored(backend):
         assert torch.equal(program.anchored(f"updated {name}"), torch.eye(2) - 1)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("training", [True, False])
+def test_every_listed_tensor_can_be_anchored(backend, training):
+    names = program_for(training, backend, **(settings := {"device_iterations": 2}))
+    names(rows(2))
+    anchors = {name: Anchor(name, OutputMode.ALL) for name in names.tensor_names()}
+    assert {"input/x", "weight"} <= set(anchors)
+    replicated = settings | {"replication_factor": 2}
+    program = program_for(training, backend, anchors=anchors, **replicated)
+    x = rows(4)
+    program(x)
+    assert torch.equal(program.anchored("input/x"), x)
+    assert program.anchored("weight").tolist() == ([0, 1] if training else [0, 0])
+
+
+class Constant(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.offset = torch.tensor([3.0])
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls += 1
+        return x + self.offset
+
+
+def test_buffers_and_plain_tensors_can_be_anchored():
+    anchors = {name: Anchor(name) for name in ("offset", "calls")}
+    options = Options(backend="capture", anchors=anchors, device_iterations=3)
+    module = Constant()
+    program = inference_model(module, options)
+    program(torch.ones(3, 1))
+    assert program.anchored("offset").tolist() == [3, 3, 3]
+    assert program.anchored("calls").tolist() == [0, 1, 2]
+    module.offset = torch.tensor([9.0])  # a constant of the program keeps its value
+    program(torch.ones(3, 1))
+    assert program.anchored("offset").tolist() == [3, 3, 3]
+
+
 @pytest.mark.parametrize(
     "name", ["nonsense", "Gradient___first.weigth", "UpdatedVar___nonsense", "Gradient___loss"]
 )

@@ -6,7 +6,7 @@ from torchkiln.core import CaptureError, Options, OptionsError
 from torchkiln.runtime.call._binding import Binding, BoundTensor
 from torchkiln.runtime.call._signature import Signature
 
-GRADIENT, UPDATED, LOSS = "Gradient___", "UpdatedVar___", "loss"
+GRADIENT, UPDATED, LOSS, INPUT = "Gradient___", "UpdatedVar___", "loss", "input/"
 
 
 def micro_batch_anchors(options: Options) -> dict[str, str]:
@@ -27,12 +27,21 @@ def update_anchors(options: Options) -> dict[str, str]:
     }
 
 
+def input_anchors(options: Options) -> dict[str, str]:
+    """Return the anchors that are arguments: name -> argument."""
+    return {
+        name: anchor.tensor.removeprefix(INPUT)
+        for name, anchor in options.anchors.items()
+        if anchor.tensor.startswith(INPUT)
+    }
+
+
 def own_anchors(options: Options) -> dict[str, str]:
-    """Return the anchors that are tensors of the module: name -> parameter or buffer."""
+    """Return the anchors that are tensors of the module: name -> parameter, buffer, attribute."""
     return {
         name: anchor.tensor
         for name, anchor in options.anchors.items()
-        if not _is_of_training(anchor.tensor)
+        if not _is_of_training(anchor.tensor) and not anchor.tensor.startswith(INPUT)
     }
 
 
@@ -46,17 +55,17 @@ def check_anchor_names(options: Options, training: bool) -> None:
             )
 
 
-def check_anchored_tensors(options: Options, binding: Binding) -> None:
-    """Raise `CaptureError` for an anchored parameter or buffer that the module does not have."""
+def check_anchored_tensors(options: Options, binding: Binding, signature: Signature) -> None:
+    """Raise `CaptureError` for an anchored tensor that neither module nor call has."""
     parameters = _names(binding.parameters)
-    own = parameters | _names(binding.buffers)
+    own = _names(binding.bound) | {INPUT + form.name for form in signature.forms}
     for anchor in options.anchors.values():
         tensor = anchor.tensor
         prefix = next((p for p in (GRADIENT, UPDATED) if tensor.startswith(p)), "")
         known = parameters if prefix else own
         if tensor != LOSS and tensor.removeprefix(prefix) not in known:
             raise CaptureError(
-                f"there is no tensor {tensor!r} to anchor; use a name of the module, "
+                f"there is no tensor {tensor!r} to anchor; use a name of the list below, "
                 f"'{GRADIENT}<parameter>' or '{UPDATED}<parameter>' of a training program, or "
                 f"{LOSS!r}; names: {sorted(own)}"
             )
@@ -90,7 +99,7 @@ def tensor_names(signature: Signature, binding: Binding, updated: list[str] | No
         binding: The module's tensors.
         updated: Names of the parameters that are trained; None: nothing is.
     """
-    names = [f"input/{form.name}" for form in signature.forms]
+    names = [INPUT + form.name for form in signature.forms]
     names += [bound.name for bound in binding.bound]
     if updated is not None:
         names.append(LOSS)

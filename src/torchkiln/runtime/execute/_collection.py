@@ -6,6 +6,7 @@ from torch import Tensor
 
 from torchkiln.core import Anchor, Options
 from torchkiln.runtime.execute._anchors import (
+    input_anchors,
     micro_batch_anchors,
     own_anchors,
     update_anchors,
@@ -24,6 +25,7 @@ class Collection:
         self._per_micro_batch: dict[str, OutputCollector] = {}
         self._per_update: dict[str, OutputCollector] = {}
         self._per_iteration: dict[str, OutputCollector] = {}
+        self._inputs: dict[str, OutputCollector] = {}
         if options.anchors:
             self._add_anchors(options, training)
 
@@ -31,6 +33,10 @@ class Collection:
         self._per_micro_batch = {
             name: _anchor_collector(options, options.anchors[name], training)
             for name in micro_batch_anchors(options)
+        }
+        self._inputs = {
+            name: _anchor_collector(options, options.anchors[name], training)
+            for name in input_anchors(options)
         }
         # A parameter has one value an update, whatever the number of micro-batches.
         alone = options.replace(gradient_accumulation=1, replication_factor=1, input_group_size=1)
@@ -48,6 +54,11 @@ class Collection:
         count = len(values) - len(self._per_micro_batch)
         self._outputs.add(values[:count])
         for collector, value in zip(self._per_micro_batch.values(), values[count:], strict=True):
+            collector.add([value])
+
+    def add_inputs(self, values: list[Tensor]) -> None:
+        """Take the anchored arguments of a micro-batch."""
+        for collector, value in zip(self._inputs.values(), values, strict=True):
             collector.add([value])
 
     def add_iteration(self, values: list[Tensor]) -> None:
@@ -73,7 +84,8 @@ class Collection:
         return results
 
     def anchored(self) -> dict[str, Tensor]:
-        collectors = {**self._per_micro_batch, **self._per_update, **self._per_iteration}
+        of_module = {**self._per_update, **self._per_iteration}
+        collectors = {**self._per_micro_batch, **self._inputs, **of_module}
         return {name: collector.result()[0] for name, collector in collectors.items()}
 
 

@@ -21,6 +21,7 @@ from torchkiln.distributed import Group
 from torchkiln.runtime.call._binding import Binding, metadata, refresh
 from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.execute._anchors import (
+    input_anchors,
     micro_batch_anchors,
     own_anchors,
     update_anchors,
@@ -168,8 +169,8 @@ class Executor:
                 collection.add_micro_batch(outputs)
         else:
             for position, index in enumerate(self._order):
-                if position % self._options.micro_batches_per_update == 0:
-                    self._keep_own_anchors(collection)
+                is_first = position % self._options.micro_batches_per_update == 0
+                self._keep_anchors(collection, [slices[index]], is_first)
                 inputs = [*self._tensors, *slices[index]]
                 collection.add_micro_batch(self._timed("infer", inputs))
         self._anchors = collection.anchored()
@@ -206,9 +207,9 @@ class Executor:
         hyper = optimizer.next_tables(iterations, self._options.total_micro_batches_per_update)
         state = optimizer.state_tensors
         for iteration in range(iterations):
-            self._keep_own_anchors(collection)
             tables = hyper[iteration]
             chosen = self._order[iteration * per_update : (iteration + 1) * per_update]
+            self._keep_anchors(collection, [slices[index] for index in chosen])
             if not self._accumulates:
                 inputs = [*self._tensors, *state, *tables, *slices[chosen[0]]]
                 outputs = self._timed("step", inputs)
@@ -330,15 +331,24 @@ class Executor:
         finally:
             self._runs = original
 
-    def _keep_own_anchors(self, collection: Collection) -> None:
-        if self._options.anchors:
+    def _keep_anchors(
+        self, collection: Collection, micro_batches: list[Any], is_first: bool = True
+    ) -> None:
+        """Keep what is anchored of arguments, and of the module if an iteration begins."""
+        if not self._options.anchors:
+            return
+        if is_first:
             collection.add_iteration(self._copies_of(own_anchors(self._options).values()))
+        position = {form.name: index for index, form in enumerate(self._signature.forms)}
+        chosen = [position[name] for name in input_anchors(self._options).values()]
+        for tensors in micro_batches:
+            collection.add_inputs([tensors[index].detach().clone() for index in chosen])
 
     def _copies_of(self, names: Iterable[str]) -> list[Tensor]:
-        """Return copies of the module's tensors of these names."""
-        own = [*self._binding.parameters, *self._binding.buffers]
-        by_name = {place.name: bound for bound in own for place in bound.places}
-        return [by_name[name].tensor.detach().clone() for name in names]
+        """Return copies of the module's tensors of these names, as the executable sees them."""
+        pairs = zip(self._binding.bound, self._tensors, strict=True)
+        by_name = {place.name: tensor for bound, tensor in pairs for place in bound.places}
+        return [by_name[name].detach().clone() for name in names]
 
     def anchored(self, name: str) -> Tensor:
         return self._anchors[name]
