@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from torch import Tensor
+
 from torchkiln.core import CaptureError, Options, OptionsError
 from torchkiln.runtime.call._binding import Binding, BoundTensor
 from torchkiln.runtime.call._signature import Signature
@@ -89,6 +93,13 @@ def _names(tensors: list[BoundTensor]) -> set[str]:
 
 def _is_of_training(tensor: str) -> bool:
     return tensor == LOSS or tensor.startswith((GRADIENT, UPDATED))
+
+
+def copies_of(names: Iterable[str], binding: Binding, tensors: list[Tensor]) -> list[Tensor]:
+    """Return copies of the module's tensors of these names, as the executable sees them."""
+    pairs = zip(binding.bound, tensors, strict=True)
+    by_name = {place.name: tensor for bound, tensor in pairs for place in bound.places}
+    return [by_name[name].detach().clone() for name in names]
 
 
 def tensor_names(signature: Signature, binding: Binding, updated: list[str] | None) -> list[str]:

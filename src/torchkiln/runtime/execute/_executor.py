@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from torchkiln.distributed import Group
 from torchkiln.runtime.call._binding import Binding, metadata, refresh
 from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.execute._anchors import (
+    copies_of,
     input_anchors,
     micro_batch_anchors,
     own_anchors,
@@ -222,7 +223,8 @@ class Executor:
                 self._update(sharing, collection, batches, tables, is_last=is_last)
             optimizer.count_update(self._built.executable.reached)
             if self._options.anchors:
-                collection.add_update(self._copies_of(update_anchors(self._options).values()))
+                names = update_anchors(self._options).values()
+                collection.add_update(copies_of(names, self._binding, self._tensors))
 
     def _update(
         self,
@@ -338,17 +340,12 @@ class Executor:
         if not self._options.anchors:
             return
         if is_first:
-            collection.add_iteration(self._copies_of(own_anchors(self._options).values()))
+            names = own_anchors(self._options).values()
+            collection.add_iteration(copies_of(names, self._binding, self._tensors))
         position = {form.name: index for index, form in enumerate(self._signature.forms)}
         chosen = [position[name] for name in input_anchors(self._options).values()]
         for tensors in micro_batches:
             collection.add_inputs([tensors[index].detach().clone() for index in chosen])
-
-    def _copies_of(self, names: Iterable[str]) -> list[Tensor]:
-        """Return copies of the module's tensors of these names, as the executable sees them."""
-        pairs = zip(self._binding.bound, self._tensors, strict=True)
-        by_name = {place.name: tensor for bound, tensor in pairs for place in bound.places}
-        return [by_name[name].detach().clone() for name in names]
 
     def anchored(self, name: str) -> Tensor:
         return self._anchors[name]
