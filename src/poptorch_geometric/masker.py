@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["LayerMasker", "Masker", "NoMasker", "PreLayerMasker"]
+__all__ = ["Layer", "LayerMasker", "Masker", "NoMasker", "PreLayerMasker"]
 
 Entries = Tensor | tuple[Tensor, ...]
+# A module or function that works on nodes, edges or graphs.
+Layer = Callable[..., Any]
 
 
 class Masker(abc.ABC):
@@ -56,37 +58,35 @@ class LayerMasker(abc.ABC):
         self.masker = masker
 
     @abc.abstractmethod
-    def node_masker(self, layer: Callable[..., Any]) -> Callable[..., Any]:
+    def node_masker(self, layer: Layer) -> Layer:
         """Return a layer on nodes that masks."""
 
     @abc.abstractmethod
-    def edge_masker(self, layer: Callable[..., Any]) -> Callable[..., Any]:
+    def edge_masker(self, layer: Layer) -> Layer:
         """Return a layer on edges that masks."""
 
     @abc.abstractmethod
-    def graph_masker(self, layer: Callable[..., Any]) -> Callable[..., Any]:
+    def graph_masker(self, layer: Layer) -> Layer:
         """Return a layer on graphs that masks."""
 
 
 class PreLayerMasker(LayerMasker):
     """Masks the arguments of a layer; the wrapped layer takes `(*args, mask=None)`."""
 
-    def node_masker(self, layer: Callable[..., Any]) -> Callable[..., Any]:
+    def node_masker(self, layer: Layer) -> Layer:
         """Return `layer` after node masking."""
         return _masked_first(layer, self.masker.node_masker)
 
-    def edge_masker(self, layer: Callable[..., Any]) -> Callable[..., Any]:
+    def edge_masker(self, layer: Layer) -> Layer:
         """Return `layer` after edge masking."""
         return _masked_first(layer, self.masker.edge_masker)
 
-    def graph_masker(self, layer: Callable[..., Any]) -> Callable[..., Any]:
+    def graph_masker(self, layer: Layer) -> Layer:
         """Return `layer` after graph masking."""
         return _masked_first(layer, self.masker.graph_masker)
 
 
-def _masked_first(
-    layer: Callable[..., Any], masker: Callable[[Entries, Tensor | None], Entries]
-) -> Callable[..., Any]:
+def _masked_first(layer: Layer, masker: Callable[[Entries, Tensor | None], Entries]) -> Layer:
     def masked(*args: Any, mask: Tensor | None = None) -> Any:
         if len(args) == 1:
             return layer(masker(args[0], mask))

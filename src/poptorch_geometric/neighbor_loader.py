@@ -16,7 +16,7 @@ from poptorch_geometric._subgraphs import SubgraphCollater
 from poptorch_geometric.collate import CombinedBatchingCollater
 from poptorch_geometric.fixed_size_options import FixedSizeOptions
 from poptorch_geometric.pyg_dataloader import OverSizeStrategy
-from torchkiln.graphs.loaders._neighbor_loader import ADDED_LEVELS, drop_varying
+from torchkiln.graphs.loaders._neighbor_loader import ADDED_LEVELS, drop_varying, flatten_indices
 from torchkiln.graphs.loaders._subgraphs import find_data_levels
 
 
@@ -115,8 +115,8 @@ class PyGFixedSizeNeighborLoader(torch.utils.data.DataLoader):
         )
 
     def nativeCollate(self, index: Any) -> Any:
-        """Return the sample of PyG's loader for some of the input nodes."""
-        return self.neighbour_loader(index)
+        """Return the sample of PyG's loader for some of the input nodes, or lists of them."""
+        return self.neighbour_loader(flatten_indices(index))
 
     def fixedSizeCollate(self, data: Any) -> Any:
         """Return a sample padded to the fixed size; it keeps `input_id`."""

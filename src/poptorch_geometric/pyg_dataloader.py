@@ -26,7 +26,10 @@ class FixedSizeStrategy(enum.Enum):
 
 
 class OverSizeStrategy(enum.Enum):
-    """What happens to samples that are too large."""
+    """What happens to samples that are too large.
+
+    Under `StreamPack`, a sample that is trimmed has a mini-batch of its own.
+    """
 
     Error = 0
     Skip = 1  # left out; StreamPack only
@@ -197,4 +200,5 @@ def _make_packing_sampler(
         max_num_edges=less_one(options.num_edges),
         base_sampler=RandomSampler(dataset) if shuffle else None,
         allow_skip_data=over_size is OverSizeStrategy.Skip,
+        keep_oversized=over_size.trims_nodes or over_size.trims_edges,
     )

@@ -29,6 +29,7 @@ class StreamPackingSampler(Sampler[list[int]]):
         max_num_edges: The same for edges.
         base_sampler: The order of samples; None is that of the dataset.
         allow_skip_data: Leave out samples that do not fit an empty list.
+        keep_oversized: Yield such samples in lists of their own, for a collater that trims them.
 
     Raises:
         ValueError: if a limit is too small for `max_num_graphs`, or the base sampler is empty.
@@ -42,6 +43,7 @@ class StreamPackingSampler(Sampler[list[int]]):
         max_num_edges: int | Mapping[Any, int] | None = None,
         base_sampler: Sampler[int] | None = None,
         allow_skip_data: bool = False,
+        keep_oversized: bool = False,
     ) -> None:
         super().__init__()
         if max_num_graphs is None or max_num_graphs < 1:
@@ -55,6 +57,7 @@ class StreamPackingSampler(Sampler[list[int]]):
         self.max_num_nodes = self._limit("nodes", max_num_nodes)
         self.max_num_edges = self._limit("edges", max_num_edges)
         self.allow_skip_data = allow_skip_data
+        self.keep_oversized = keep_oversized
 
     @functools.cached_property
     def _sizes(self) -> DatasetSizes:
@@ -96,7 +99,13 @@ class StreamPackingSampler(Sampler[list[int]]):
             if not self._fits([], self._empty(), index):
                 if self.allow_skip_data:
                     continue
-                raise RuntimeError(self._too_large(index))
+                if not self.keep_oversized:
+                    raise RuntimeError(self._too_large(index))
+                if opened:
+                    yield opened
+                yield [index]
+                opened, left = [], self._empty()
+                continue
             yield opened
             opened, left = [index], self._take(self._empty(), index)
         if opened:
@@ -124,7 +133,8 @@ class StreamPackingSampler(Sampler[list[int]]):
             f"{int(self._sizes.total_edges[index])} edges, and does not fit into a batch of "
             f"{self.max_num_nodes} nodes and {self.max_num_edges} edges that has to leave room "
             f"for {self.max_num_graphs} graphs; raise the limits, or skip such samples with "
-            "allow_skip_data=True (OverSizeStrategy.Skip)"
+            "allow_skip_data=True (OverSizeStrategy.Skip), or trim them "
+            "(OverSizeStrategy.TrimNodesAndEdges)"
         )
 
     @functools.cached_property

@@ -11,7 +11,6 @@ from torchkiln.data import (
     BatchSamplerError,
     DataLoader,
     LoaderWarning,
-    RebatchError,
     register_container,
 )
 
@@ -92,9 +91,37 @@ def test_partition_is_refused():
     assert len(loader) == 10
 
 
-def test_rebatching_is_refused():
-    with pytest.raises(RebatchError, match="no batch_sampler"):
-        DataLoader(Options(), DATASET, batch_sampler=pairs(), mode="async_rebatched")
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_async_rebatched_yields_what_the_other_modes_do(num_workers, drop_last):
+    def passes(mode, num_workers):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ten batches are no multiple of three
+            loader = DataLoader(
+                Options(device_iterations=3),
+                DATASET,
+                batch_sampler=pairs(),
+                drop_last=drop_last,
+                mode=mode,
+                num_workers=num_workers,
+            )
+        return [[batch[0].tolist() for batch in loader] for _ in range(2)]
+
+    expected = passes("sync", 0)
+    assert len(expected[0]) == (3 if drop_last else 4)
+    assert passes("async_rebatched", num_workers) == expected
+
+
+def test_a_worker_size_beside_a_batch_sampler_is_told_to_have_no_effect():
+    with pytest.warns(LoaderWarning, match="rebatched_worker_size=1 has no effect"):
+        loader = DataLoader(
+            Options(),
+            DATASET,
+            batch_sampler=pairs(),
+            mode="async_rebatched",
+            rebatched_worker_size=1,
+        )
+    assert len(list(loader)) == 10
 
 
 def test_workers_load_the_batches_of_a_group():

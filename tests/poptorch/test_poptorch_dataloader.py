@@ -182,6 +182,20 @@ def test_async_rebatched_assembles_from_pieces():
         )
 
 
+def test_async_rebatched_takes_a_batch_sampler():
+    data = numbers(12)
+    sampler = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(data), 2, True)
+    settings = {"batch_sampler": sampler}
+    expected = [x.tolist() for x, _ in poptorch.DataLoader(options(), data, **settings)]
+    loader = poptorch.DataLoader(
+        options(), data, **settings, mode=DataLoaderMode.AsyncRebatched, num_workers=1
+    )
+    assert (
+        [x.tolist() for x, _ in loader] == expected == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    )
+    loader.terminate()
+
+
 def test_unknown_and_misplaced_async_options_are_refused():
     with pytest.raises(AssertionError, match="rebatched_size"):
         poptorch.DataLoader(

@@ -66,6 +66,79 @@ def test_anchors_return_gradients_and_updated_weights(net):
         model.getAnchoredTensor("other")
 
 
+class Embedded(nn.Module):
+    """Has the names of a public program: encoder.embed.conv.0.weight."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        embed = nn.Module()
+        embed.conv = nn.Sequential(nn.Conv1d(1, 2, 2), nn.BatchNorm1d(2), nn.ReLU())
+        self.encoder = nn.Module()
+        self.encoder.embed = embed
+
+    def forward(self, x):
+        out = self.encoder.embed.conv(x)
+        return x, poptorch.identity_loss(out.square().mean(), reduction="mean")
+
+
+WEIGHT = "encoder.embed.conv.0.weight"
+MEAN = "encoder.embed.conv.1.running_mean"
+
+
+@pytest.mark.parametrize("scaling", [1.0, 8.0])
+@pytest.mark.parametrize(("accumulation", "replicas"), [(1, 1), (2, 1), (2, 2)])
+def test_anchored_parameters_and_gradients_equal_those_of_eager_pytorch(
+    accumulation, replicas, scaling
+):
+    net, twin = Embedded(), Embedded()
+    opts = poptorch.Options().deviceIterations(3).replicationFactor(replicas)
+    opts.Training.gradientAccumulation(accumulation)
+    opts.outputMode(poptorch.OutputMode.All)
+    opts.anchorTensor("embed.conv.0.weight", WEIGHT)
+    opts.anchorTensor("mean", MEAN)
+    opts.anchorTensor("grad", f"Gradient___{WEIGHT}")
+    opts.anchorTensor("last", f"Gradient___{WEIGHT}", poptorch.OutputMode.Final)
+    opts.anchorTensor("new", f"UpdatedVar___{WEIGHT}")
+    optimizer = poptorch.optim.SGD(net.parameters(), lr=0.5, loss_scaling=scaling)
+    model = poptorch.trainingModel(net, opts, optimizer)
+    count = accumulation * replicas
+    xs, _ = model(torch.randn(3 * count * 2, 1, 5))
+    assert {WEIGHT, MEAN, f"Gradient___{WEIGHT}"} <= set(model.getTensorNames())
+
+    reference = torch.optim.SGD(twin.parameters(), lr=0.5)
+    weight = twin.encoder.embed.conv[0].weight
+    found = {"embed.conv.0.weight": [], "mean": [], "grad": [], "new": []}
+    for update in xs.split(count * 2):
+        found["embed.conv.0.weight"].append(weight.detach().clone())
+        found["mean"].append(twin.get_buffer(MEAN).clone())
+        total = [torch.zeros_like(parameter) for parameter in twin.parameters()]
+        for x in update.split(2):
+            grads = torch.autograd.grad(twin(x)[1], list(twin.parameters()))
+            total = [a + b / count for a, b in zip(total, grads, strict=True)]
+            found["grad"].append(grads[0])
+        for parameter, grad in zip(twin.parameters(), total, strict=True):
+            parameter.grad = grad
+        reference.step()
+        found["new"].append(weight.detach().clone())
+    for name, values in found.items():
+        torch.testing.assert_close(model.getAnchoredTensor(name), torch.cat(values))
+    torch.testing.assert_close(
+        model.getAnchoredTensor("last"), torch.cat(found["grad"][-replicas:])
+    )
+
+
+def test_parameters_of_inference_models_can_be_anchored(net):
+    opts = poptorch.Options().deviceIterations(2)
+    opts.anchorTensor("all", "layer.bias")
+    opts.anchorTensor("last", "layer.bias", poptorch.OutputMode.Final)
+    model = poptorch.inferenceModel(net, opts)
+    model(batch()[0])
+    bias = net.layer.bias.detach()
+    assert torch.equal(model.getAnchoredTensor("all"), torch.cat([bias, bias]))
+    assert torch.equal(model.getAnchoredTensor("last"), bias)
+
+
 @pytest.mark.parametrize("wrap", [poptorch.trainingModel, poptorch.inferenceModel])
 @pytest.mark.parametrize("name", ["nonsense", "Gradient___layer.weigth"])
 def test_anchors_of_unknown_tensors_are_refused(net, wrap, name):

@@ -36,9 +36,9 @@ def data():
     return torch.randn(6, 3), torch.randn(6, 1)
 
 
-def train_eagerly(model, optimizer, clip=None):
+def train_eagerly(model, optimizer, clip=None, steps=STEPS):
     x, y = data()
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         model(x, y).backward()
         if clip is not None:
@@ -87,6 +87,52 @@ def test_loss_scaling_changes_no_value():
             model(*data())
         results.append(net.state_dict())
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_loss_scaling_changes_from_and_to_one_between_steps(accumulation):
+    one, other = Regression(), Regression()
+    optimizer = optim.Adam(one.parameters(), lr=0.1, max_grad_norm=0.5)
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(accumulation)
+    model = poptorch.trainingModel(one, options, optimizer)
+    batch = [torch.cat([part] * accumulation) for part in data()]
+    reference = torch.optim.Adam(other.parameters(), lr=0.1)
+    for scaling in (1.0, 128.0, 1.0, 2.0):
+        optimizer.loss_scaling = scaling
+        model.setOptimizer(optimizer)
+        model(*batch)
+        train_eagerly(other, reference, clip=0.5, steps=1)
+        torch.testing.assert_close(one.state_dict(), other.state_dict())
+    assert model._program.num_compiles == 1
+
+
+@pytest.mark.filterwarnings("ignore:this CPU has no float16 arithmetic")
+def test_loss_scaling_keeps_small_gradients_of_half_weights_from_being_lost():
+    """The scale is really there after it was 1.0: without it these gradients are zero."""
+
+    class Small(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(4, dtype=torch.half))
+
+        def forward(self, x):
+            out = self.weight * x * 1e-4
+            return out, poptorch.identity_loss(out * 1e-4, reduction="sum")
+
+    net = Small()
+    optimizer = optim.SGD(net.parameters(), lr=1e6, loss_scaling=1.0)
+    model = poptorch.trainingModel(net, optimizer=optimizer)
+    x = torch.ones(4, dtype=torch.half)
+    model(x)
+    assert net.weight.eq(0).all()
+    optimizer.loss_scaling = 2.0**14
+    model.setOptimizer(optimizer)
+    model(x)
+    torch.testing.assert_close(
+        net.weight.detach().float(), torch.full((4,), -0.01), rtol=0.01, atol=0
+    )
+    assert model._program.num_compiles == 1
 
 
 @pytest.mark.parametrize("name", CLASSES)

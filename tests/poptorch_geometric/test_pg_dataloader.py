@@ -186,6 +186,86 @@ def test_packing_refuses_or_skips_what_never_fits():
     assert torch.equal(real_labels(loader), labels(graphs[:5] + graphs[6:]))
 
 
+def test_packing_and_trimming_go_together():
+    graphs = make_graphs(12)
+    graphs.insert(5, make_graph(100, 3))
+    graphs.insert(8, make_graph(6, 90))
+    graphs.append(make_graph(200, 900))
+    loader = FixedSizeDataLoader(
+        graphs,
+        5,
+        fixed_size_options=SIZES,
+        fixed_size_strategy=FixedSizeStrategy.StreamPack,
+        over_size_strategy=OverSizeStrategy.TrimNodesAndEdges,
+    )
+    batches = list(loader)
+    assert len(loader) == len(batches)
+    assert torch.equal(real_labels(batches), labels(graphs))
+    assert len({str(shapes(batch)) for batch in batches}) == 1
+    real = dict.fromkeys(labels(graphs).tolist(), (0, 0))
+    for batch in batches:
+        nodes = batch.nodes_mask.new_zeros(5, dtype=torch.long)
+        nodes.index_add_(0, batch.batch, batch.nodes_mask.long())
+        edges = torch.zeros(5, dtype=torch.long)
+        edges.index_add_(0, batch.batch[batch.edge_index[0]], batch.edges_mask.long())
+        real |= dict(
+            zip(batch.y.tolist(), zip(nodes.tolist(), edges.tolist(), strict=True), strict=True)
+        )
+    for graph in graphs:
+        nodes, edges = real[graph.y.item()]
+        if graph.num_nodes <= 29 and graph.num_edges <= 40:
+            assert (nodes, edges) == (graph.num_nodes, graph.num_edges)
+        else:
+            assert 0 < nodes <= 29
+            assert edges <= 40
+
+
+@pytest.mark.parametrize(
+    ("strategy", "large", "what"),
+    [
+        (OverSizeStrategy.TrimNodes, (6, 90), "edges"),
+        (OverSizeStrategy.TrimEdges, (90, 6), "nodes"),
+    ],
+)
+def test_packing_trims_only_what_it_may(strategy, large, what):
+    loader = FixedSizeDataLoader(
+        [*make_graphs(3), make_graph(*large)],
+        5,
+        fixed_size_options=SIZES,
+        fixed_size_strategy=FixedSizeStrategy.StreamPack,
+        over_size_strategy=strategy,
+    )
+    with pytest.raises(
+        RuntimeError, match=f"number of {what} required: 1 graphs .* or trim {what}"
+    ):
+        list(loader)
+
+
+def test_packing_trims_heterogeneous_graphs_by_type():
+    # Too many authors, too many papers, too many edges; together they would fit.
+    graphs = [make_hetero(4, 2), make_hetero(9, 1), make_hetero(2, 2), make_hetero(1, 9)]
+    graphs[2]["author", "wrote", "paper"].edge_index = torch.randint(0, 2, (2, 30))
+    sizes = FixedSizeOptions({"author": 7, "paper": 6}, {WROTE: 12}, 4)
+    settings = {
+        "fixed_size_options": sizes,
+        "fixed_size_strategy": FixedSizeStrategy.StreamPack,
+    }
+    with pytest.raises(RuntimeError, match="Sample 1"):
+        list(FixedSizeDataLoader(graphs, 4, **settings))
+    loader = FixedSizeDataLoader(
+        graphs, 4, over_size_strategy=OverSizeStrategy.TrimNodesAndEdges, **settings
+    )
+    found = []
+    for batch in loader:
+        assert batch["author"].x.shape == (7, 2)
+        assert batch["paper"].x.shape == (6, 3)
+        assert batch[WROTE].edge_index.shape == (2, 12)
+        masks = batch["author"].nodes_mask, batch["paper"].nodes_mask, batch[WROTE].edges_mask
+        found.append(tuple(int(mask.sum()) for mask in masks))
+    assert [sizes[:2] for sizes in found] == [(4, 2), (6, 1), (2, 2), (1, 5)]
+    assert found[2][2] == 12
+
+
 def test_a_batch_sampler_gives_the_mini_batches():
     graphs = make_graphs(8)
     sampler = [[0, 1], [2], [3, 4, 5], [6]]
@@ -229,6 +309,39 @@ def test_batches_do_not_depend_on_who_makes_them(mode, num_workers):
     finally:
         loader.terminate()
         loader._iterator = None  # ends persistent workers
+
+
+@pytest.mark.parametrize("strategy", FixedSizeStrategy)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:.*combined batch")  # incomplete ones at the end are dropped
+def test_batches_of_graphs_can_be_rebatched(strategy, num_workers):
+    """Workers load pieces of combined batches, or single mini-batches where a sampler packs."""
+    graphs = make_graphs(30)
+    settings = {
+        "batch_size": 5,
+        "fixed_size_options": FixedSizeOptions(50, 60, 5),
+        "fixed_size_strategy": strategy,
+        "options": poptorch.Options().deviceIterations(3),
+    }
+    expected = list(FixedSizeDataLoader(graphs, **settings))
+    pieces = {"rebatched_worker_size": 8} if strategy is FixedSizeStrategy.PadToMax else {}
+    loader = FixedSizeDataLoader(
+        graphs,
+        **settings,
+        mode=poptorch.DataLoaderMode.AsyncRebatched,
+        num_workers=num_workers,
+        **pieces,
+    )
+    for _ in range(2):
+        found = list(loader)
+        assert len(found) == len(expected) > 0
+        for one, other in zip(found, expected, strict=True):
+            assert shapes(one) == shapes(other)
+            assert one.num_nodes == other.num_nodes
+            for key, value in other.to_dict().items():
+                if isinstance(value, torch.Tensor):
+                    assert torch.equal(one[key], value), key
+    loader.terminate()
 
 
 def test_keys_are_followed_and_excluded():

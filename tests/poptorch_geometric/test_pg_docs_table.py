@@ -14,7 +14,7 @@ from poptorch_geometric import FixedSizeOptions, TrainingStepper
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "poptorch_geometric.md"
 MODULES = sorted(
     info.name
-    for info in pkgutil.iter_modules(poptorch_geometric.__path__, "poptorch_geometric.")
+    for info in pkgutil.walk_packages(poptorch_geometric.__path__, "poptorch_geometric.")
     if not info.name.rpartition(".")[2].startswith("_")
 )
 # Where the original has its names.
@@ -30,11 +30,15 @@ ORIGINAL = {
     ".pyg_dataloader": "DataLoader FixedSizeDataLoader FixedSizeStrategy OverSizeStrategy",
     ".pyg_cluster_loader": "FixedSizeClusterLoader",
     ".stream_packing_sampler": "StreamPackingSampler",
-    ".masker": "Masker NoMasker LayerMasker PreLayerMasker",
+    ".masker": "Layer Masker NoMasker LayerMasker PreLayerMasker",
     ".types": "PyGArgsParser registerCustomArgParsers",
     ".common": "DataBatch HeteroDataBatch call_once",
     ".ops": "Aggregation ClusterGCNConv HeteroLinear InstanceNorm MFConv knn knn_graph "
     "knn_interpolate radius radius_graph",
+    ".ops.knn": "knn",
+    ".ops.knn_graph": "knn_graph",
+    ".ops.knn_interpolate": "knn_interpolate",
+    ".ops.radius": "radius radius_graph",
     ".override": "substitutions",
 }
 

@@ -126,6 +126,30 @@ def test_native_and_fixed_size_collation_can_be_called_apart(graph):
     assert fixed.input_id.tolist() == [7, 3, 9, 1]
 
 
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        ([[7, 3, 9, 1]], [7, 3, 9, 1]),
+        ([torch.tensor([7, 3, 9, 1])], [7, 3, 9, 1]),
+        ([torch.tensor([7, 3]), [9], 1], [7, 3, 9, 1]),
+        (torch.tensor([[7, 3], [9, 1]]), [7, 3, 9, 1]),
+        (range(4), [0, 1, 2, 3]),
+        ([torch.arange(100) < 4], [0, 1, 2, 3]),
+        (torch.arange(100) < 4, [0, 1, 2, 3]),
+    ],
+    ids=["list", "tensor", "several", "matrix", "range", "list of masks", "mask"],
+)
+def test_native_collation_takes_lists_of_indices(graph, index, expected):
+    loader = PyGFixedSizeNeighborLoader(
+        graph, [3], batch_size=4, fixed_size_options=FixedSizeOptions(**SIZES)
+    )
+    native = loader.nativeCollate(index)
+    assert native.batch_size == 4
+    assert native.n_id[:4].tolist() == expected
+    assert native.x[:4].flatten().tolist() == graph.x[expected].flatten().tolist()
+    assert loader.fixedSizeCollate(native).x.shape == (90, 1)
+
+
 def test_the_device_independent_loader_shuffles_and_keeps_the_remainder(graph):
     loader = PyGFixedSizeNeighborLoader(
         graph, [2], batch_size=30, fixed_size_options=FixedSizeOptions(**SIZES), shuffle=True

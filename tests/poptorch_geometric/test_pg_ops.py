@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -29,6 +31,27 @@ LAYERS = {
 def test_every_name_is_there():
     assert all(hasattr(ops, name) for name in ops.__all__)
     assert len(ops.__all__) == 10
+
+
+def test_searches_are_in_modules_of_their_names():
+    import poptorch_geometric.ops.knn_graph as imported_by_path  # what the original gives here
+    from poptorch_geometric.ops.knn import knn
+    from poptorch_geometric.ops.knn_graph import knn_graph
+    from poptorch_geometric.ops.knn_interpolate import knn_interpolate
+    from poptorch_geometric.ops.radius import radius, radius_graph
+
+    for function in (knn, knn_graph, knn_interpolate, radius, radius_graph):
+        assert getattr(ops, function.__name__) is function
+    assert imported_by_path is knn_graph
+    for name in ("knn", "knn_graph", "knn_interpolate", "radius"):
+        module = importlib.import_module(f"poptorch_geometric.ops.{name}")
+        assert getattr(module, name) is getattr(ops, name)
+
+
+def test_equidistant_neighbours_are_chosen_as_pyg_chooses_them():
+    squares = torch.tensor([[-1, -1], [-1, 1], [1, 1], [1, -1]] * 2)
+    index = ops.knn(squares, torch.tensor([[1, 0], [-1, 0]]), 2)
+    assert index.T.tolist() == [[0, 2], [0, 3], [1, 0], [1, 1]]
 
 
 @pytest.mark.parametrize("name", LAYERS)

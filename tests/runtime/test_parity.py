@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -220,6 +221,27 @@ def test_clipping_limit_and_loss_scale_change_without_recompiling():
         eager_call(twin, reference, batch, options, max_grad_norm=limit)
         assert_close_states(module.state_dict(), twin.state_dict())
     assert program.num_compiles == 1
+
+
+def test_a_first_loss_scale_compiles_once_more_and_changes_no_value():
+    module, twin = MLP(), MLP()
+    twin.load_state_dict(module.state_dict())
+    optimizer, reference = (optim.Adam(m.parameters(), lr=0.1) for m in (module, twin))
+    options = Options(backend="capture")
+    program = training_model(module, options, optimizer)
+    rng = torch.Generator().manual_seed(0)
+    for scale in (None, 8.0, 1.0, None, 16.0):
+        if scale is None:
+            vars(optimizer).pop("loss_scaling", None)
+        else:
+            optimizer.loss_scaling = scale
+        with pytest.warns(UserWarning, match="loss_scaling") if scale == 8.0 else nullcontext():
+            program.set_optimizer(optimizer)
+        batch = CASES["mlp"].batch(rng, 1)
+        program(*batch)
+        eager_call(twin, reference, batch, options)
+        assert_close_states(module.state_dict(), twin.state_dict())
+    assert program.num_compiles == 2
 
 
 @pytest.mark.parametrize("kind", ["sgd_momentum", "adam", "rmsprop_all"])

@@ -73,7 +73,9 @@ class InputGrouping(enum.Enum):
 class Anchor:
     """An internal tensor to keep after each call, under a name of the user's choice.
 
-    `tensor` is `Gradient___<parameter>`, `UpdatedVar___<parameter>` or `loss`.
+    `tensor` is `Gradient___<parameter>` of each micro-batch, `UpdatedVar___<parameter>` after each
+    update, `loss`, `input/<argument>` of each micro-batch, or the name of a parameter, buffer or
+    plain tensor of the module, as it is before each update or batch.
     """
 
     tensor: str

@@ -20,6 +20,7 @@ from torchkiln.data._errors import (
     RebatchError,
 )
 from torchkiln.data._partition import PartitionSampler, make_partition
+from torchkiln.data._pieces import PieceSampler
 from torchkiln.data._prefetch import AsyncPrefetcher
 from torchkiln.data._regroup import join_groups, rebatch
 from torchkiln.data._torch_reading import read_torch_loader
@@ -85,6 +86,8 @@ class CombinedLoading:
         self._group_size = 1
         self._drop_last_group = drop_last
         self._rebatched_size: int | None = None
+        # Batches that make a combined one: of the batch sampler, or pieces that workers load.
+        self._num_pieces = 1
 
         partition = auto_distributed_partitioning and options.num_pipelines > 1
         if batch_sampler is not None:
@@ -183,6 +186,8 @@ class CombinedLoading:
         batches = read_torch_loader(self, _TorchLoader.__iter__)
         if self._group_size > 1:
             batches = join_groups(batches, self._group_size, drop_last=self._drop_last_group)
+        elif self._num_pieces > 1:
+            batches = join_groups(batches, self._num_pieces, drop_last=self._drop_last_group)
         if self._rebatched_size is not None:
             batches = rebatch(batches, self._rebatched_size, drop_last=self._drop_last_group)
         return batches
@@ -216,15 +221,22 @@ class CombinedLoading:
         # The copy makes batches in a process without an accelerator; this one pins them.
         source.pin_memory = False
         combined = self._combined_batch_size
-        if self._mode is LoaderMode.ASYNC_REBATCHED:
-            size = _check_worker_size(worker_size, combined, has_batch_sampler)
-            source._rebatched_size = combined
+        if self._mode is LoaderMode.ASYNC_REBATCHED and has_batch_sampler:
+            # Its batches are the pieces, and are joined as in the other modes.
+            _warn_about_worker_size(worker_size)
+        elif self._mode is LoaderMode.ASYNC_REBATCHED:
+            size = _check_worker_size(worker_size, combined)
+            assert combined is not None
+            pieces: Any
+            if isinstance(self.dataset, IterableDataset):
+                # Each worker ends with a remainder, wherever its elements end.
+                source._rebatched_size = combined
+                pieces = BatchSampler(self.sampler, size, drop_last=False)
+            else:
+                pieces = PieceSampler(self.sampler, combined, size, self._drop_last_group)
+                source._num_pieces = pieces.num_pieces
             # torch guards these attributes against changes; the copy is not in use yet.
-            vars(source).update(
-                batch_size=size,
-                drop_last=False,
-                batch_sampler=BatchSampler(self.sampler, size, drop_last=False),
-            )
+            vars(source).update(batch_size=size, drop_last=False, batch_sampler=pieces)
         elif not (self._drop_last_group or has_batch_sampler or combined is None):
             # Every worker of an iterable dataset ends with a remainder: only the last may show.
             source._rebatched_size = combined
@@ -286,7 +298,7 @@ class DataLoader(CombinedLoading, torch.utils.data.DataLoader):  # type: ignore[
         mode: Load in this process, or ahead of time in a child process.
         async_options: Arguments of `AsyncPrefetcher`; the asynchronous modes use them.
         rebatched_worker_size: Elements that a worker loads at once under `ASYNC_REBATCHED`;
-            None loads whole combined batches.
+            None loads whole combined batches. With a batch sampler workers load its batches.
         batch_sampler: Yields the indices of each micro-batch; consecutive ones are concatenated
             into a combined batch.
         **kwargs: Other arguments of torch's `DataLoader`.
@@ -350,11 +362,20 @@ def _warn_about_groups(batch_sampler: Any, group_size: int, drop_last: bool) -> 
     )
 
 
-def _check_worker_size(size: int | None, combined: int | None, has_batch_sampler: bool) -> int:
-    if combined is None or has_batch_sampler:
+def _warn_about_worker_size(size: int | None) -> None:
+    if size is not None:
+        warn_user(
+            f"rebatched_worker_size={size!r} has no effect beside a batch_sampler, whose batches "
+            "are what a worker loads at once; leave it out",
+            LoaderWarning,
+        )
+
+
+def _check_worker_size(size: int | None, combined: int | None) -> int:
+    if combined is None:
         raise RebatchError(
             "async_rebatched joins pieces into batches of one known size; it needs a batch_size "
-            "and no batch_sampler (use mode async)"
+            "or a batch_sampler (or use mode async)"
         )
     if size is None:
         return combined

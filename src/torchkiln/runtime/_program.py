@@ -42,7 +42,11 @@ from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.compile._builder import build
 from torchkiln.runtime.compile._export import CompiledProgram, write_program
-from torchkiln.runtime.execute._anchors import check_anchored_parameters, micro_batch_anchors
+from torchkiln.runtime.execute._anchors import (
+    as_bound,
+    check_anchored_tensors,
+    micro_batch_anchors,
+)
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._executor import Executor
 from torchkiln.runtime.execute._generator import generator_state, set_generator_state
@@ -168,15 +172,16 @@ class Program(JointProgram):
         return self._make_step(signature), tensors, micro_batch
 
     def _make_step(self, signature: Signature) -> StepFunction:
-        anchors = tuple(micro_batch_anchors(self.options).values())
         binding = bind(self.module)
+        check_anchored_tensors(self.options, binding, signature)
+        anchors = [as_bound(name, binding) for name in micro_batch_anchors(self.options).values()]
         return StepFunction(
             self.module,
             binding,
             signature,
             self.options,
             self.training,
-            anchors,
+            tuple(anchors),
             name=self.name,
         )
 
@@ -239,7 +244,6 @@ class Program(JointProgram):
         built: Built,
         stages: Pipeline | None = None,
     ) -> None:
-        check_anchored_parameters(self.options, step.binding)
         if self._optimizer is not None and arrangement is not None:
             parts = self.options.num_state_parts
             self._optimizer.install(arrangement, built.metadata.updated, parts, self.group)
@@ -379,7 +383,9 @@ class Program(JointProgram):
         """Use the optimiser's present numbers (learning rate, ...) from the next call on.
 
         Without recompiling; so its kind, groups and structure must be those that were compiled. An
-        optimiser without state of its own takes over the state of the one before.
+        optimiser without state of its own takes over the state of the one before. There is one
+        exception: a first `loss_scaling` on an optimiser that had no such attribute when the
+        program was compiled lets the next call compile again, with a warning.
         """
         if self._optimizer is None:
             raise OptimizerError("an inference program has no optimiser; use training_model")
@@ -387,6 +393,13 @@ class Program(JointProgram):
             optimizer = self._synthetic.optimizer_like(optimizer)
         with span("program", "set optimizer"):
             self._optimizer.replace(optimizer)
+        if self._optimizer.is_compiled_without_scale:
+            warn_user(
+                "the optimiser has a loss_scaling now, which it had not when the program was "
+                "compiled: the next call compiles again; to prevent that, set "
+                "optimizer.loss_scaling = 1.0 before the first call"
+            )
+            self.destroy()
 
     # -- random numbers and files -----------------------------------------------------------
 

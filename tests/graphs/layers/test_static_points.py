@@ -266,3 +266,74 @@ def test_gravnet_conv_masks_missing_neighbours(points):
     expected = conv.lin_out1(x) + conv.lin_out2(torch.stack(rows))
     program = inference_model(conv, Options(backend="capture", show_progress=False))
     torch.testing.assert_close(program(x, BATCH_X), expected)
+
+
+# Two squares in the same place, and two points in the middle of their sides.
+SQUARES = torch.tensor([[-1, -1], [-1, 1], [1, 1], [1, -1]] * 2)
+MIDDLES = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+
+
+def grid(size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.cartesian_prod(*[torch.arange(size, dtype=dtype)] * 2)
+
+
+def lowest_first(x: Tensor, y: Tensor, k: int) -> list[list[int]]:
+    """Return what PyG's search takes: an insertion that lets earlier points stay in front."""
+    found = []
+    for point in y:
+        distance = (x - point).square().sum(-1).tolist()
+        found.append(sorted(range(len(x)), key=distance.__getitem__)[:k])
+    return found
+
+
+def test_equidistant_neighbours_are_the_first_ones():
+    # The example of torch_cluster's own tests: of four equally distant points two are chosen.
+    assert as_pairs(knn(SQUARES, MIDDLES, 2)) == {(0, 2), (0, 3), (1, 0), (1, 1)}
+    assert knn(SQUARES, MIDDLES, 4)[1].tolist() == [2, 3, 6, 7, 0, 1, 4, 5]
+    batch_x, batch_y = torch.tensor([0] * 4 + [1] * 4), torch.tensor([0, 1])
+    found = as_pairs(knn(SQUARES, MIDDLES, 2, batch_x, batch_y))
+    assert found == {(0, 2), (0, 3), (1, 4), (1, 5)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_neighbours_on_a_grid_come_in_the_order_of_their_indices(dtype):
+    x = grid(16, dtype)
+    expected = lowest_first(x.float(), x.float(), 7)
+    assert knn(x, x, 7)[1].view(-1, 7).tolist() == expected
+    near = radius(x, x, 1.5, max_num_neighbors=5)[1].view(-1, 5)
+    assert near[17].tolist() == [17, 1, 16, 18, 33]
+
+
+def test_equidistant_neighbours_are_the_same_ones_in_native_code():
+    x = grid(12)
+
+    class Search(nn.Module):
+        def forward(self, pos: Tensor):
+            return knn(pos, pos, 6), knn_graph(pos, 3), radius_graph(pos, 1.0)
+
+    program = inference_model(Search(), Options(show_progress=False))
+    for got, wanted in zip(program(x), Search()(x), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_distances_that_only_a_root_would_make_equal_stay_different():
+    # The roots of 2**23 + 1 and of 2**23 are the same number in float32.
+    x = torch.tensor([[2048.0, 2048.0, 1.0], [2048.0, 2048.0, 0.0]])
+    assert knn(x, torch.zeros(1, 3), 2)[1].tolist() == [1, 0]
+
+
+def test_negative_and_equal_cosine_distances_are_in_order():
+    x = torch.tensor([[0.0, 1.0], [3.0, 0.1], [3.0, 0.0], [-1.0, 0.0], [3.0, 0.1]])
+    assert knn(x, torch.tensor([[7.0, 0.0]]), 5, cosine=True)[1].tolist() == [2, 1, 4, 0, 3]
+
+
+def test_distances_of_wide_features():
+    x, y = torch.randn(20, 37), torch.randn(5, 37)
+    expected = torch.cdist(y, x).argsort(dim=1)[:, :4]
+    assert torch.equal(knn(x, y, 4)[1].view(5, 4), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_that_are_not_numbers_are_nobodys_neighbours(dtype):
+    x = torch.tensor([[float("nan")], [3.0], [-float("nan")], [1.0]], dtype=dtype)
+    assert knn(x, torch.zeros(1, 1, dtype=dtype), 2)[1].tolist() == [3, 1]

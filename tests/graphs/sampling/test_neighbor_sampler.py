@@ -292,6 +292,12 @@ def test_refused_arguments(arguments, message):
         NeighborSampler(random_graph(), [2], **arguments)
 
 
+def test_seeds_that_are_no_list_are_refused():
+    sampler = NeighborSampler(random_graph(), [2])
+    with pytest.raises(OptionsError, match=r"got an array of shape \[1, 3\]; call flatten"):
+        sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([[0, 1, 2]])))
+
+
 def test_refused_weights_seeds_and_times():
     data = random_graph()
     data.w = -torch.ones(data.num_edges)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchkiln.core import InputGrouping, Options, OutputMode
+from torchkiln.core import Anchor, CaptureError, InputGrouping, Options, OutputMode
 from torchkiln.runtime import identity_loss, inference_model, training_model
 
 BACKENDS = ("eager", "capture")
@@ -234,8 +234,6 @@ def test_accumulation_equals_one_larger_batch():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_anchored_gradients_losses_and_updated_weights(backend):
-    from torchkiln.core import Anchor
-
     program = program_for(
         True,
         backend,
@@ -254,6 +252,88 @@ def test_anchored_gradients_losses_and_updated_weights(backend):
     with pytest.raises(KeyError, match="not anchored"):
         program.anchored("other")
     assert {"loss", "Gradient___weight", "UpdatedVar___weight"} <= set(program.tensor_names())
+
+
+class TwoNames(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 2, bias=False)
+        self.second = nn.Module()
+        self.second.same = self.first.weight
+        with torch.no_grad():
+            self.first.weight.copy_(torch.eye(2))
+
+    def forward(self, x):
+        return identity_loss(self.first(x), "sum")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_name_of_a_shared_parameter_can_be_anchored(backend):
+    names = ["first.weight", "second.same"]
+    prefixes = {"own": "", "gradient": "Gradient___", "updated": "UpdatedVar___"}
+    anchors = {
+        f"{what} {name}": Anchor(prefix + name)
+        for what, prefix in prefixes.items()
+        for name in names
+    }
+    module = TwoNames()
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    program = training_model(module, Options(backend=backend, anchors=anchors), optimizer)
+    program(torch.ones(1, 2))
+    for name in names:
+        assert torch.equal(program.anchored(f"own {name}"), torch.eye(2))
+        assert torch.equal(program.anchored(f"gradient {name}"), torch.ones(2, 2))
+        assert torch.equal(program.anchored(f"updated {name}"), torch.eye(2) - 1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("training", [True, False])
+def test_every_listed_tensor_can_be_anchored(backend, training):
+    names = program_for(training, backend, **(settings := {"device_iterations": 2}))
+    names(rows(2))
+    anchors = {name: Anchor(name, OutputMode.ALL) for name in names.tensor_names()}
+    assert {"input/x", "weight"} <= set(anchors)
+    replicated = settings | {"replication_factor": 2}
+    program = program_for(training, backend, anchors=anchors, **replicated)
+    x = rows(4)
+    program(x)
+    assert torch.equal(program.anchored("input/x"), x)
+    assert program.anchored("weight").tolist() == ([0, 1] if training else [0, 0])
+
+
+class Constant(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.offset = torch.tensor([3.0])
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls += 1
+        return x + self.offset
+
+
+def test_buffers_and_plain_tensors_can_be_anchored():
+    anchors = {name: Anchor(name) for name in ("offset", "calls")}
+    options = Options(backend="capture", anchors=anchors, device_iterations=3)
+    module = Constant()
+    program = inference_model(module, options)
+    program(torch.ones(3, 1))
+    assert program.anchored("offset").tolist() == [3, 3, 3]
+    assert program.anchored("calls").tolist() == [0, 1, 2]
+    module.offset = torch.tensor([9.0])  # a constant of the program keeps its value
+    program(torch.ones(3, 1))
+    assert program.anchored("offset").tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "name", ["nonsense", "Gradient___first.weigth", "UpdatedVar___nonsense", "Gradient___loss"]
+)
+def test_unknown_anchors_are_refused_before_compiling(name):
+    options = Options(backend="capture", anchors={"short": Anchor(name)})
+    program = training_model(TwoNames(), options)
+    with pytest.raises(CaptureError, match=f"no tensor '{name}' to anchor.*first.weight"):
+        program(torch.ones(1, 2))
+    assert program.num_captures == 0
 
 
 def test_perf_counters_have_one_time_per_micro_batch():

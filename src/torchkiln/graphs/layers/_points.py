@@ -3,6 +3,9 @@
 Every search fills a table of fixed width: what it cannot fill is -1 in both rows. An entry of -1 is
 no index: mask it (`edge_index[0] >= 0`), or send it to a filler node with `route_missing`. PyG's
 layers that search for neighbours themselves mask it here (`_point_layers.py`).
+
+Of equally distant points those with the smallest indices are chosen, in ascending order
+(`_nearest.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from torchkiln.core import OptionsError
 from torchkiln.graphs.layers._missing_watch import may_miss
+from torchkiln.graphs.layers._nearest import first_smallest, squared_distances
 
 MISSING = -1
 
@@ -62,7 +66,7 @@ def radius(
     width = len(x) if max_num_neighbors is None else min(len(x), max_num_neighbors)
     _check(x, y, width)
     distance, foreign = _distances(x, y, batch_x, batch_y)
-    return _table(distance, foreign | (distance > r), width)
+    return _table(distance, foreign | (distance > r * r), width)
 
 
 def knn_graph(
@@ -96,7 +100,7 @@ def radius_graph(
     x = _as_points(x)
     width = len(x) if max_num_neighbors is None else min(len(x), max_num_neighbors)
     distance, foreign = _distances(x, x, batch, batch)
-    far = _without_loops(foreign, loop) | (distance > r)
+    far = _without_loops(foreign, loop) | (distance > r * r)
     return may_miss(_directed(_table(distance, far, width), flow))
 
 
@@ -193,14 +197,16 @@ def _check(x: Tensor, y: Tensor, k: int) -> None:
 def _distances(
     x: Tensor, y: Tensor, batch_x: Tensor | None, batch_y: Tensor | None, cosine: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return all distances [len(y), len(x)], and which pairs are of different examples."""
+    """Return all distances [len(y), len(x)], and which pairs are of different examples.
+
+    They are squared ones, or those of cosines.
+    """
     with torch.no_grad():
         if cosine:
             unit = torch.nn.functional.normalize
             distance = 1.0 - unit(y, dim=-1) @ unit(x, dim=-1).T
         else:
-            # Exact differences instead of a product form: the smallest distances matter here.
-            distance = torch.cdist(y, x, compute_mode="donot_use_mm_for_euclid_dist")
+            distance = squared_distances(y, x)
         if batch_x is None and batch_y is None:
             return distance, torch.zeros_like(distance, dtype=torch.bool)
         own_x = batch_x if batch_x is not None else x.new_zeros(len(x), dtype=torch.long)
@@ -217,7 +223,7 @@ def _without_loops(foreign: Tensor, loop: bool) -> Tensor:
 def _table(distance: Tensor, excluded: Tensor, width: int) -> Tensor:
     """Return the nearest `width` pairs of each row that are not excluded, -1 for the rest."""
     order = distance.masked_fill(excluded, float("inf"))
-    index = order.topk(width, dim=1, largest=False).indices
+    index = first_smallest(order, width)
     missing = excluded.gather(1, index)
     row = torch.arange(len(distance), device=index.device)[:, None].expand_as(index)
     return torch.stack([row, index]).masked_fill(missing, MISSING).view(2, -1)

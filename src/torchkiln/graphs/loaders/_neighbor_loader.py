@@ -216,6 +216,13 @@ class _Sample:
         return graph.stores[0] if self.input_type is None else graph[self.input_type]
 
 
+def flatten_indices(index: Any) -> Tensor:
+    """Return indices, or lists of them, as one list; masks stand for the indices they mark."""
+    parts = [torch.as_tensor(part) for part in ([index] if isinstance(index, Tensor) else index)]
+    flat = [p.nonzero() if p.dtype == torch.bool else p for p in parts]
+    return torch.cat([torch.empty(0, dtype=torch.long), *(p.reshape(-1).long() for p in flat)])
+
+
 def drop_varying(graph: Any, keep: Iterable[str] = ()) -> None:
     """Remove from a sampled graph what has another size, or another value, each time.
 

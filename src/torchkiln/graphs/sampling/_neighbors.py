@@ -277,6 +277,11 @@ def _to_tensors(arrays: Mapping[Any, Indices]) -> dict[Any, Tensor]:
 def _check_seeds(kind: str, seeds: Indices, num_nodes: Mapping[str, int]) -> None:
     if kind not in num_nodes:
         raise OptionsError(f"there are no nodes of type {kind!r}; types: {sorted(num_nodes)}")
+    if seeds.ndim != 1:
+        raise OptionsError(
+            f"seed nodes must be one list of numbers, got an array of shape {list(seeds.shape)}; "
+            "call flatten() on it"
+        )
     outside = seeds[(seeds < 0) | (seeds >= num_nodes[kind])]
     if len(outside):
         raise OptionsError(

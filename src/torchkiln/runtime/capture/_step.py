@@ -194,7 +194,7 @@ class StepFunction:
             grads = self._differentiate(loss, self.trainable(tensors), scale)
             # Last: backward may need the values that forward replaced.
             reassigned = self._keep_buffers(tensors)
-        kept = [*outputs, *self._anchored(loss, grads)]
+        kept = [*outputs, *self._anchored(loss, grads, scale)]
         return StepResult(kept, node, reassigned, grads, loss, tuple(recorder.functions))
 
     @staticmethod
@@ -221,7 +221,10 @@ class StepFunction:
     def trainable_names(self) -> list[str]:
         return [bound.name for bound in self.binding.parameters if bound.tensor.requires_grad]
 
-    def _anchored(self, loss: Tensor, grads: tuple[Tensor | None, ...]) -> list[Tensor]:
+    def _anchored(
+        self, loss: Tensor, grads: tuple[Tensor | None, ...], scale: Tensor | None
+    ) -> list[Tensor]:
+        """Return the anchored tensors: the loss, and gradients of it without its scale."""
         by_name = dict(zip(self.trainable_names(), grads, strict=True))
         kept = []
         for anchor in self.anchors:
@@ -230,7 +233,10 @@ class StepFunction:
                 raise CaptureError(
                     f"there is no tensor {anchor!r} to anchor; tensor_names() lists those that are"
                 )
-            kept.append(value.detach().clone())
+            if value is loss or scale is None:
+                kept.append(value.detach().clone())
+            else:
+                kept.append((widened(value.detach()) / scale).to(value.dtype))
         return kept
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchkiln.core import Anchor, Options
-from torchkiln.runtime.execute._anchors import micro_batch_anchors, update_anchors
+from torchkiln.runtime.execute._anchors import (
+    input_anchors,
+    micro_batch_anchors,
+    own_anchors,
+    update_anchors,
+)
 from torchkiln.runtime.execute._outputs import OutputCollector
 
 
@@ -19,6 +24,8 @@ class Collection:
         )
         self._per_micro_batch: dict[str, OutputCollector] = {}
         self._per_update: dict[str, OutputCollector] = {}
+        self._per_iteration: dict[str, OutputCollector] = {}
+        self._inputs: dict[str, OutputCollector] = {}
         if options.anchors:
             self._add_anchors(options, training)
 
@@ -27,11 +34,19 @@ class Collection:
             name: _anchor_collector(options, options.anchors[name], training)
             for name in micro_batch_anchors(options)
         }
+        self._inputs = {
+            name: _anchor_collector(options, options.anchors[name], training)
+            for name in input_anchors(options)
+        }
         # A parameter has one value an update, whatever the number of micro-batches.
         alone = options.replace(gradient_accumulation=1, replication_factor=1, input_group_size=1)
         self._per_update = {
             name: _anchor_collector(alone, options.anchors[name], training)
             for name in update_anchors(options)
+        }
+        self._per_iteration = {
+            name: _anchor_collector(alone, options.anchors[name], training)
+            for name in own_anchors(options)
         }
 
     def add_micro_batch(self, values: list[Tensor]) -> None:
@@ -39,6 +54,16 @@ class Collection:
         count = len(values) - len(self._per_micro_batch)
         self._outputs.add(values[:count])
         for collector, value in zip(self._per_micro_batch.values(), values[count:], strict=True):
+            collector.add([value])
+
+    def add_inputs(self, values: list[Tensor]) -> None:
+        """Take the anchored arguments of a micro-batch."""
+        for collector, value in zip(self._inputs.values(), values, strict=True):
+            collector.add([value])
+
+    def add_iteration(self, values: list[Tensor]) -> None:
+        """Take the anchored tensors of the module before a weight update, or a batch."""
+        for collector, value in zip(self._per_iteration.values(), values, strict=True):
             collector.add([value])
 
     def add_update(self, values: list[Tensor]) -> None:
@@ -59,7 +84,8 @@ class Collection:
         return results
 
     def anchored(self) -> dict[str, Tensor]:
-        collectors = {**self._per_micro_batch, **self._per_update}
+        of_module = {**self._per_update, **self._per_iteration}
+        collectors = {**self._per_micro_batch, **self._inputs, **of_module}
         return {name: collector.result()[0] for name, collector in collectors.items()}
 
 

@@ -20,7 +20,13 @@ from torchkiln.data._structure import Node, paths
 from torchkiln.distributed import Group
 from torchkiln.runtime.call._binding import Binding, metadata, refresh
 from torchkiln.runtime.call._signature import Signature
-from torchkiln.runtime.execute._anchors import micro_batch_anchors, update_anchors
+from torchkiln.runtime.execute._anchors import (
+    copies_of,
+    input_anchors,
+    micro_batch_anchors,
+    own_anchors,
+    update_anchors,
+)
 from torchkiln.runtime.execute._built import Built
 from torchkiln.runtime.execute._clocked import Run
 from torchkiln.runtime.execute._collection import Collection
@@ -163,7 +169,9 @@ class Executor:
             for outputs in results:
                 collection.add_micro_batch(outputs)
         else:
-            for index in self._order:
+            for position, index in enumerate(self._order):
+                is_first = position % self._options.micro_batches_per_update == 0
+                self._keep_anchors(collection, [slices[index]], is_first)
                 inputs = [*self._tensors, *slices[index]]
                 collection.add_micro_batch(self._timed("infer", inputs))
         self._anchors = collection.anchored()
@@ -202,6 +210,7 @@ class Executor:
         for iteration in range(iterations):
             tables = hyper[iteration]
             chosen = self._order[iteration * per_update : (iteration + 1) * per_update]
+            self._keep_anchors(collection, [slices[index] for index in chosen])
             if not self._accumulates:
                 inputs = [*self._tensors, *state, *tables, *slices[chosen[0]]]
                 outputs = self._timed("step", inputs)
@@ -214,7 +223,8 @@ class Executor:
                 self._update(sharing, collection, batches, tables, is_last=is_last)
             optimizer.count_update(self._built.executable.reached)
             if self._options.anchors:
-                collection.add_update(self._anchored_parameters())
+                names = update_anchors(self._options).values()
+                collection.add_update(copies_of(names, self._binding, self._tensors))
 
     def _update(
         self,
@@ -323,10 +333,19 @@ class Executor:
         finally:
             self._runs = original
 
-    def _anchored_parameters(self) -> list[Tensor]:
-        by_name = {p.name: bound for bound in self._binding.parameters for p in bound.places}
-        names = update_anchors(self._options).values()
-        return [by_name[name].tensor.detach().clone() for name in names]
+    def _keep_anchors(
+        self, collection: Collection, micro_batches: list[Any], is_first: bool = True
+    ) -> None:
+        """Keep what is anchored of arguments, and of the module if an iteration begins."""
+        if not self._options.anchors:
+            return
+        if is_first:
+            names = own_anchors(self._options).values()
+            collection.add_iteration(copies_of(names, self._binding, self._tensors))
+        position = {form.name: index for index, form in enumerate(self._signature.forms)}
+        chosen = [position[name] for name in input_anchors(self._options).values()]
+        for tensors in micro_batches:
+            collection.add_inputs([tensors[index].detach().clone() for index in chosen])
 
     def anchored(self, name: str) -> Tensor:
         return self._anchors[name]

@@ -201,7 +201,16 @@ class OptimizerBinding:
     @property
     def loss_scaling(self) -> float:
         """What the loss is multiplied with."""
-        return self._hyper.loss_scaling
+        return self._hyper.loss_scaling if self._compiled_recipe.scales_loss else 1.0
+
+    @property
+    def is_compiled_without_scale(self) -> bool:
+        """Whether the executable cannot multiply the loss with what the optimiser asks for."""
+        return self._hyper.loss_scaling != 1.0 and not self._compiled_recipe.scales_loss
+
+    @property
+    def _compiled_recipe(self) -> Recipe:
+        return self._recipe if self._state is None else self._state.arrangement.recipe
 
     def digest_of_hyper(self) -> int:
         """Return what is the same in processes that update with the same hyper-parameters."""

@@ -44,6 +44,8 @@ class Recipe:
     kind: str
     rules: tuple[UpdateRule, ...]
     clips: bool
+    # Whether the loss is multiplied with an input, and gradients are divided by it. So it is as
+    # soon as the optimiser has the attribute `loss_scaling`, which may be 1.0 at times.
     scales_loss: bool
     state_dtypes: StateDtypes
 
@@ -58,13 +60,14 @@ class Recipe:
         ]
         if self.clips != other.clips:
             changes.append(f"clipping: {self.clips} -> {other.clips}")
-        if self.scales_loss != other.scales_loss:
-            changes.append(f"loss scaling: {self.scales_loss} -> {other.scales_loss}")
         changes += self.state_dtypes.difference(other.state_dtypes)
         return ", ".join(changes)
 
     def check_replacement(self, other: Recipe) -> None:
-        """Raise `OptimizerError` if an update compiled for this cannot stand for `other`."""
+        """Raise `OptimizerError` if an update compiled for this cannot stand for `other`.
+
+        Loss scaling is no reason: see `OptimizerBinding.is_compiled_without_scale`.
+        """
         if other.kind != self.kind:
             raise OptimizerError(
                 f"the program was compiled for {self.kind}, got {other.kind}; create a new "
@@ -75,11 +78,11 @@ class Recipe:
                 f"the program was compiled for {len(self.rules)} parameter groups, got "
                 f"{len(other.rules)}; create a new program, or destroy() this one first"
             )
-        if other != self:
+        if dataclasses.replace(other, scales_loss=self.scales_loss) != self:
             raise OptimizerError(
                 f"the structure of the optimiser changed ({self.difference(other)}); numbers may "
-                "change without recompiling, but momentum, clipping or loss scaling cannot be "
-                "switched on or off: create a new program, or destroy() this one first"
+                "change without recompiling, but momentum or clipping cannot be switched "
+                "on or off: create a new program, or destroy() this one first"
             )
 
 
@@ -114,7 +117,7 @@ def read_recipe(optimizer: torch.optim.Optimizer) -> Recipe:
         base.__name__,
         rules,
         math.isfinite(hyper.max_grad_norm),
-        hyper.loss_scaling != 1.0,
+        getattr(optimizer, "loss_scaling", None) is not None,
         read_state_dtypes(optimizer),
     )
 

@@ -1,0 +1,5 @@
+"""The nearest neighbours of points."""
+
+from torchkiln.graphs.layers import knn
+
+__all__ = ["knn"]
