@@ -59,6 +59,8 @@ def make_ipu(settings):
         def make_optimizer(self, kind, parameters, learning_rate):
             if kind is OptimizerKind.rmsprop:
                 return poptorch.optim.RMSprop(parameters, learning_rate, eps=1e-4)
+            if kind is OptimizerKind.sgd:
+                return poptorch.optim.SGD(parameters, learning_rate, momentum=0.9)
             return poptorch.optim.Adam(parameters, learning_rate)
 
         def make_loader(self, dataset, batch_size, sampler, *, training):

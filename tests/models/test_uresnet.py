@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from torch.nn import functional
 
 from torchkiln import Options, training_model
 from torchkiln.core import ArgumentError, OptionsError
@@ -39,6 +40,11 @@ def make(**changes):
     return UResNet2D(UResNetSettings(**{**SMALL, **changes}))
 
 
+def loss_of_planes(labels_image, logits_image):
+    planes = zip(logits_image, labels_image, strict=True)
+    return torch.stack([functional.cross_entropy(*plane, reduction="none") for plane in planes])
+
+
 def images(batch_size=2, height=8, width=16):
     return torch.rand(batch_size, 3, height, width) * 50
 
@@ -52,6 +58,54 @@ def test_every_kind_gives_each_pixel_three_logits_and_trains_all_weights(kind):
     assert logits.shape == (2, 3, 3, 8, 16)
     logits.square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_without_a_loss_calculator_there_are_only_logits():
+    model = make(network_depth=1).eval()
+    x = images()
+    apart = make(network_depth=1)
+    apart.planes_apart = True
+    apart.eval().load_state_dict(model.state_dict())
+    planes = apart(input_tensor=x)
+    assert isinstance(planes, list)
+    assert torch.equal(torch.stack(planes, dim=2), model(x))
+    assert UResNet2D(UResNetSettings(**SMALL), planes_apart=True).planes_apart
+
+
+def test_a_loss_calculator_gets_planes_and_its_loss_is_returned_with_them():
+    model = make(network_depth=1).eval()
+    x, labels = images(), torch.randint(0, 3, (2, 3, 8, 16)).float()
+    planes, labels_image, loss = model(x, loss_of_planes, labels)
+    assert torch.equal(torch.stack(planes, dim=2), model(x))
+    assert [plane.dtype for plane in labels_image] == [torch.int64] * 3
+    assert torch.equal(torch.stack(labels_image, dim=1), labels.long())
+    # Marked by identity_loss, which takes the mean.
+    torch.testing.assert_close(loss, functional.cross_entropy(model(x), labels.long()))
+
+
+def test_a_program_trains_on_the_loss_of_the_calculator():
+    torch.manual_seed(0)
+    model = make(network_depth=1)
+    twin = copy.deepcopy(model)
+    optimizer, theirs = (torch.optim.SGD(m.parameters(), lr=0.01) for m in (model, twin))
+    program = training_model(model, Options(backend="capture"), optimizer)
+    for _ in range(3):
+        x, labels = images(), torch.randint(0, 3, (2, 3, 8, 16), dtype=torch.uint8)
+        planes, labels_image, loss = program(x, loss_of_planes, labels)
+        expected, _, expected_loss = twin(x, loss_of_planes, labels)
+        theirs.zero_grad()
+        expected_loss.backward()
+        theirs.step()
+        torch.testing.assert_close(loss.reshape(()), expected_loss.detach())
+        torch.testing.assert_close(list(planes), [plane.detach() for plane in expected])
+        assert len(labels_image) == 3
+    torch.testing.assert_close(model.last.weight, twin.last.weight)
+
+
+@pytest.mark.parametrize("labels", [None, torch.zeros(2, 8, 16)], ids=["none", "one-plane"])
+def test_a_loss_calculator_needs_a_label_for_each_pixel(labels):
+    with pytest.raises(ArgumentError, match=r"labels_image must be \[2, 3, 8, 16\]"):
+        make()(images(), loss_of_planes, labels)
 
 
 def test_features_grow_by_addition_or_by_doubling():

@@ -135,7 +135,7 @@ def write_outside(m: Net, out: Tensor, y: Tensor) -> Tensor:
 
 @dataclasses.dataclass
 class Result:
-    loss: Tensor
+    loss: Any
 
 
 def trained_outside() -> None:
@@ -374,6 +374,11 @@ CASES = {
         lambda: run(lambda m, out, y: Result(F.cross_entropy(out, y))),
         CaptureError,
         "output is a Result that holds tensors*register_container(Result",
+    ),
+    "tensors hidden deep in an object": misuse(
+        lambda: run(lambda m, out, y: (F.cross_entropy(out, y), Result([Result(out)]))),
+        CaptureError,
+        "output[1] is a Result that holds tensors*register_container(Result",
     ),
     "seeding in forward": misuse(
         lambda: run(seed_in_forward), CaptureError, "manual_seed(3)*seed before calling"

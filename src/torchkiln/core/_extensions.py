@@ -24,7 +24,10 @@ class Extends(enum.Enum):
 
 # By what is extended: the loaded library that calls for an extension, and our module for it.
 EXTENSIONS = {
-    Extends.CONTAINERS: {"torch_geometric.data": "torchkiln.graphs._containers"},
+    Extends.CONTAINERS: {
+        "torch_geometric.data": "torchkiln.graphs._containers",
+        "transformers.cache_utils": "torchkiln.data._transformers_caches",
+    },
     Extends.CAPTURE: {"torch_geometric.nn": "torchkiln.graphs.layers"},
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import final
 
@@ -18,10 +19,15 @@ from torchkiln.models._uresnet_blocks import (
     upsample,
 )
 from torchkiln.models._uresnet_settings import UResNetSettings
+from torchkiln.ops._loss_marks import identity_loss
 
 NUM_PLANES = 3
 NUM_CLASSES = 3
 _FIRST_KERNEL_SIZE = 5
+
+# Of labels, integers [batch, height, width], and logits, [batch, 3 classes, height, width], of each
+# of three planes.
+LossCalculator = Callable[[list[Tensor], list[Tensor]], Tensor]
 
 
 @final
@@ -35,10 +41,14 @@ class UResNet2D(nn.Module):
 
     Args:
         settings: Size and kind of the network; None: the defaults of `UResNetSettings`.
+        planes_apart: Return logits as CosmicTagger's own network does, as a list of the planes'.
     """
 
-    def __init__(self, settings: UResNetSettings | None = None) -> None:
+    def __init__(
+        self, settings: UResNetSettings | None = None, *, planes_apart: bool = False
+    ) -> None:
         super().__init__()
+        self.planes_apart = planes_apart
         self.settings = settings = settings or UResNetSettings()
         filters = settings.filters
         steps = list(pairwise(filters))
@@ -61,18 +71,38 @@ class UResNet2D(nn.Module):
                 layout = torch.empty_like(parameter, memory_format=torch.channels_last)
                 parameter.data = layout.detach().copy_(parameter.detach())
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits, [batch, 3 classes, 3 planes, height, width].
+    def forward(
+        self,
+        input_tensor: Tensor,
+        loss_calculator: LossCalculator | None = None,
+        labels_image: Tensor | None = None,
+    ) -> Tensor | list[Tensor] | tuple[list[Tensor], list[Tensor], Tensor]:
+        """Return logits; with a loss calculator logits, labels and loss, for a training program.
 
-        Classes come second, where torch's losses want them; `unbind(2)` gives one
-        [batch, 3 classes, height, width] for each plane.
+        Logits are [batch, 3 classes, 3 planes, height, width]. Classes come second, where torch's
+        losses want them; `unbind(2)` gives one [batch, 3 classes, height, width] for each plane.
+        That list is what a loss calculator gets, and what is returned with it or if the network has
+        `planes_apart`. Labels are returned plane by plane, too, as int64 [batch, height, width].
+        The loss, of which the mean is taken, is marked by `identity_loss`.
 
         Args:
-            images: Signals of the three planes, [batch, 3, height, width].
+            input_tensor: Signals of the three planes, [batch, 3, height, width].
+            loss_calculator: Returns the loss of (labels, logits), each a list of three planes.
+            labels_image: Classes of all pixels, [batch, 3, height, width]; of any type of number.
 
         Raises:
-            ArgumentError: if there are not three planes, or sides cannot be halved so often.
+            ArgumentError: if there are not three planes, or sides cannot be halved so often; or not
+                one label for each pixel.
         """
+        logits = self._logits(input_tensor)
+        if loss_calculator is None:
+            return list(logits.unbind(2)) if self.planes_apart else logits
+        labels = _planes_of(labels_image, input_tensor.shape)
+        planes = list(logits.unbind(2))
+        loss = identity_loss(loss_calculator(labels, planes), reduction="mean")
+        return planes, labels, loss
+
+    def _logits(self, images: Tensor) -> Tensor:
         self._check(images)
         batch_size, _, height, width = images.shape
         x = self.first(images.reshape(batch_size * NUM_PLANES, 1, height, width))
@@ -110,3 +140,14 @@ class UResNet2D(nn.Module):
 def _halvings(size: int) -> int:
     """How often `size` can be halved."""
     return (size & -size).bit_length() - 1 if size else 0
+
+
+def _planes_of(labels_image: Tensor | None, shape: torch.Size) -> list[Tensor]:
+    """Cut labels into planes: int64 [batch, height, width] each."""
+    if labels_image is None or labels_image.shape != shape:
+        got = None if labels_image is None else list(labels_image.shape)
+        raise ArgumentError(
+            f"with a loss_calculator, labels_image must be {list(shape)}, one label for each "
+            f"pixel of input_tensor; got {got}"
+        )
+    return [plane.squeeze(1) for plane in labels_image.long().chunk(NUM_PLANES, dim=1)]

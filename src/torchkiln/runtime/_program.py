@@ -37,6 +37,7 @@ from torchkiln.runtime._synthetic import SyntheticData
 from torchkiln.runtime._together import JointProgram
 from torchkiln.runtime._watching import CallWatcher
 from torchkiln.runtime.call._binding import bind, device_of, initialize_lazy
+from torchkiln.runtime.call._fake_quantization import fix_fake_quantization
 from torchkiln.runtime.call._inputs import InputPreparation
 from torchkiln.runtime.call._signature import Signature
 from torchkiln.runtime.capture._step import StepFunction
@@ -168,6 +169,7 @@ class Program(JointProgram):
         signature = Signature(self.module.forward, args, kwargs, self.options)
         tensors = self._accept(signature, args, kwargs)
         micro_batch = [tensor.detach() for tensor in signature.micro_batch(tensors, 0)]
+        fix_fake_quantization(self.module)
         initialize_lazy(self.module, *signature.arguments(micro_batch))
         return self._make_step(signature), tensors, micro_batch
 
@@ -267,6 +269,7 @@ class Program(JointProgram):
                 "a program from a file cannot be divided into stages; make it with training_model "
                 "or inference_model, which take stages from the cache if they are there"
             )
+        fix_fake_quantization(self.module)
         step = self._make_step(form)
         self._workspace = workspace
         self._join(step)

@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+
+# torch: how the source file ends that Inductor writes for the part of an entry that calls kernels;
+# the kernels are in another one. for: both are compiled at the same time.
+HOST_PART = ".wrapper.cpp"
 
 
 def compile_graph(graph: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]) -> Any:
@@ -56,6 +60,18 @@ def default_workspace() -> str:
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     return default_cache_dir()
+
+
+def header_of_kernels(command: Mapping[str, Any]) -> str | None:
+    """Return the header that generated kernels include, if it is compiled once for all.
+
+    torch: `codecache._get_cpp_prefix_header(device)`; it is compiled after that of the part that
+        calls kernels, with the same settings but for `min_optimize`.
+    for: both headers are compiled at the same time.
+    """
+    from torch._inductor import codecache
+
+    return codecache._get_cpp_prefix_header(command["device_type"])
 
 
 def compiler_error(command: list[str], said: str) -> Exception:

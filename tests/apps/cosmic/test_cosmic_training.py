@@ -24,6 +24,7 @@ SHARE_OF_MOVEMENT = 0.1
     [
         ("adam", 1, "capture"),
         ("rmsprop", 2, "capture"),
+        ("sgd", 1, "capture"),
         pytest.param("adam", 1, "inductor", marks=[pytest.mark.inductor, pytest.mark.slow]),
     ],
 )

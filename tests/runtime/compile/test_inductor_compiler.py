@@ -9,7 +9,7 @@ import pytest
 
 from torchkiln.core import write_sealed
 from torchkiln.runtime.compile import _inductor_compiler as implementation
-from torchkiln.runtime.compile._inductor_compiler import KEPT_SECONDS, _intact_header, _still_there
+from torchkiln.runtime.compile._inductor_compiler import KEPT_SECONDS, _intact_headers, _still_there
 
 USED, UNUSED = ("c" + letter * 51 + ".h" for letter in "ab")
 
@@ -31,7 +31,7 @@ def age(folder, days):
 
 @pytest.fixture
 def use(tmp_path):
-    return lambda name: _intact_header(tmp_path, lambda: compile_header(tmp_path, name))
+    return lambda name: _intact_headers(tmp_path, [lambda: compile_header(tmp_path, name)])[0]
 
 
 def headers(folder):

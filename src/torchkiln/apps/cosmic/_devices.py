@@ -23,6 +23,7 @@ from torchkiln.runtime.execute._precision import warn_if_slow
 
 # Of the original: a smaller one lets weights of tiny gradients take giant steps.
 _RMSPROP_EPS = 1e-4
+_SGD_MOMENTUM = 0.9
 # Where the network is in the module that is trained.
 NETWORK = "segmentation.model.network."
 
@@ -244,6 +245,8 @@ def _make_optimizer(
 ) -> torch.optim.Optimizer:
     if kind is OptimizerKind.rmsprop:
         return torch.optim.RMSprop(parameters, learning_rate, eps=_RMSPROP_EPS)
+    if kind is OptimizerKind.sgd:
+        return torch.optim.SGD(parameters, learning_rate, momentum=_SGD_MOMENTUM)
     return torch.optim.Adam(parameters, learning_rate)
 
 

@@ -78,7 +78,7 @@ def _check_several(settings: Settings, num_processes: int) -> None:
     mode = settings.run.compute_mode
     if num_processes > 1 and mode is not ComputeMode.IPU:
         raise OptionsError(
-            f"run.compute_mode={mode.value} is plain PyTorch, which trains in one process, and "
+            f"run.compute_mode={mode.name} is plain PyTorch, which trains in one process, and "
             f"{num_processes} were started; use run.compute_mode=IPU, or start it without torchrun"
         )
 
@@ -223,7 +223,7 @@ def _write_results(
 
 
 def _to_plain(value: Any) -> Any:
-    return value.value if isinstance(value, enum.Enum) else str(value)
+    return value.name if isinstance(value, enum.Enum) else str(value)
 
 
 def _tell_result(settings: Settings, metrics: SegmentationMetrics) -> None:

@@ -38,7 +38,7 @@ def _foretell_memory(settings: Settings) -> bool:
     if settings.run.compute_mode is not ComputeMode.IPU:
         raise OptionsError(
             f"mode=fit needs run.compute_mode=IPU: the memory of plain PyTorch "
-            f"({settings.run.compute_mode.value}) is only known after it ran"
+            f"({settings.run.compute_mode.name}) is only known after it ran"
         )
     mode = settings.mode
     limit_bytes = available_bytes()

@@ -199,5 +199,5 @@ def _by_name(groups: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a value as JSON gives it back."""
     if isinstance(value, enum.Enum):
-        return value.value
+        return value.name
     return json.loads(json.dumps(value, default=str))

@@ -26,11 +26,11 @@ class ModeKind(enum.Enum):
 
 
 class ComputeMode(enum.Enum):
-    """Where and how a run computes."""
+    """Where and how a run computes; numbered as in CosmicTagger."""
 
-    CPU = "CPU"  # plain PyTorch, operator by operator
-    CUDA = "CUDA"  # the same on a GPU
-    IPU = "IPU"  # a static program, compiled once
+    CPU = 0  # plain PyTorch, operator by operator
+    CUDA = 1  # the same on a GPU
+    IPU = 5  # a static program, compiled once
 
 
 class OptimizerKind(enum.Enum):
@@ -38,6 +38,7 @@ class OptimizerKind(enum.Enum):
 
     adam = "adam"
     rmsprop = "rmsprop"
+    sgd = "sgd"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class OptimizerSettings:
     """How weights are updated.
 
     Args:
-        name: adam or rmsprop.
+        name: adam, rmsprop or sgd (with a momentum of 0.9).
         learning_rate: The highest one; it rises to it linearly, and falls along a cosine to zero.
         warmup: Share of all updates in which it rises.
         gradient_accumulation: Mini-batches that share one update.

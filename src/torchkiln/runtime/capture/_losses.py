@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from torchkiln.core import MultipleLossesError, NoLossError, warn_user
 from torchkiln.ops._ctc import static_ctc_loss
+from torchkiln.ops._loss_marks import listen, stop_listening
 from torchkiln.runtime.capture._batch_norm import mixed_batch_norm
 from torchkiln.runtime.capture._gaussian_nll import static_gaussian_nll_loss
 
@@ -87,7 +87,7 @@ class LossRecorder(TorchFunctionMode):
         return result
 
     def __enter__(self) -> Self:
-        _active.append(self)
+        listen(self.explicit)
         return super().__enter__()
 
     def __exit__(
@@ -96,27 +96,8 @@ class LossRecorder(TorchFunctionMode):
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        _active.pop()
+        stop_listening()
         super().__exit__(exc_type, exc_val, exc_tb)
-
-
-_active: list[LossRecorder] = []
-
-
-def identity_loss(x: Tensor, reduction: str) -> Tensor:
-    """Return `x` reduced by "sum", "mean" or "none", marked as the loss to train on."""
-    reducers: dict[str, Callable[[Tensor], Tensor]] = {
-        "sum": torch.sum,
-        "mean": torch.mean,
-        # A copy: marking must not touch a tensor that the caller keeps using.
-        "none": torch.clone,
-    }
-    if reduction not in reducers:
-        raise ValueError(f"reduction must be 'sum', 'mean' or 'none', got {reduction!r}")
-    result = reducers[reduction](x)
-    if _active:
-        _active[-1].explicit.append(result)
-    return result
 
 
 def find_loss(recorder: LossRecorder, outputs: list[Tensor]) -> Tensor:

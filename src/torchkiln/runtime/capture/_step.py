@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchkiln.core import CaptureError, Options, Precision, Reduction
 from torchkiln.data import flatten
@@ -36,6 +37,8 @@ from torchkiln.runtime.recompute._modules import recomputed
 from torchkiln.torch_internals._fake_tensors import FakeTensor
 from torchkiln.torch_internals._tensors import is_view, storage_key
 
+# What has a `__dict__`, but cannot be where a forward leaves its results.
+_WITHOUT_RESULTS = (type, ModuleType, FunctionType)
 _DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 
 _forward_depth = 0
@@ -320,16 +323,36 @@ def _refuse_opaque(node: Node) -> None:
     if isinstance(node, SequenceNode | MappingNode):
         for child in node.children:
             _refuse_opaque(child)
-    elif isinstance(node, ConstantNode) and any(
-        isinstance(tensor, FakeTensor)
-        for value in getattr(node.value, "__dict__", {}).values()
-        for tensor in flatten(value)[0]
-    ):
+    elif isinstance(node, ConstantNode) and _hides_tensors(node.value, set()):
         kind = type(node.value).__name__
         raise CaptureError(
             f"{node.path} is a {kind} that holds tensors; return them in a tuple, list or dict, or "
             f"call register_container({kind}, ...) to let programs look inside"
         )
+
+
+def _hides_tensors(value: Any, seen: set[int]) -> bool:
+    """Whether recorded tensors lie in attributes of an object, at any depth."""
+    if id(value) in seen or isinstance(value, _WITHOUT_RESULTS):
+        return False
+    seen.add(id(value))
+    for entry in getattr(value, "__dict__", {}).values():
+        tensors, node = flatten(entry)
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            return True
+        # Modules that an object only knows hold stand-ins until forward is recorded.
+        inside = (one for one in _constants(node) if not isinstance(one, nn.Module))
+        if any(_hides_tensors(one, seen) for one in inside):
+            return True
+    return False
+
+
+def _constants(node: Node) -> Iterator[Any]:
+    if isinstance(node, SequenceNode | MappingNode):
+        for child in node.children:
+            yield from _constants(child)
+    elif isinstance(node, ConstantNode):
+        yield node.value
 
 
 def _own(outputs: list[Tensor], foreign: list[Tensor]) -> list[Tensor]:

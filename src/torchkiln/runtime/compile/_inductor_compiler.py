@@ -7,6 +7,7 @@ every later build, and one that a disk damaged would change the code that is mad
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -26,7 +27,8 @@ from torchkiln.core import (
     sha256_file,
     write_sealed,
 )
-from torchkiln.torch_internals._inductor import compiler_error
+from torchkiln.runtime.compile._alongside import Alongside, stop_event
+from torchkiln.torch_internals._inductor import HOST_PART, compiler_error, header_of_kernels
 from torchkiln.torch_internals._inductor_patches import compiler_replaced
 
 # What no build of the last days used is removed from a workspace.
@@ -47,35 +49,74 @@ def guarded_compiler(workspace: Path) -> Iterator[None]:
     def precompile(
         compile_header: Callable[..., str], header: str, command_line: str, **command: Any
     ) -> str:
-        key = (folder, header, command_line, frozenset(command.items()))
-        if key not in _known or not _still_there(_known[key]):
-            _known[key] = _intact_header(
-                folder, lambda: compile_header(header, command_line, **command)
-            )
-        return _known[key]
+        wanted = [(header, command)]
+        if command.get("min_optimize") and (kernels := header_of_kernels(command)):
+            # Asked for next: two cores make both in the time of one.
+            wanted.append((kernels, {k: v for k, v in command.items() if k != "min_optimize"}))
+        keys = [(folder, name, command_line, frozenset(own.items())) for name, own in wanted]
+        missing = {
+            key: functools.partial(compile_header, name, command_line, **own)
+            for key, (name, own) in zip(keys, wanted, strict=True)
+            if key not in _known or not _still_there(_known[key])
+        }
+        _known.update(zip(missing, _intact_headers(folder, list(missing.values())), strict=True))
+        return _known[keys[0]]
 
-    with compiler_replaced(folder, precompile, _run_compile_command):
-        yield
+    with Alongside() as alongside:
+
+        def run(command_line: str, cwd: str) -> None:
+            command = shlex.split(command_line)
+            if _is_host_part(command):
+                # Kernels are compiled meanwhile; only the linker needs both.
+                alongside.start(lambda: _run_compile_command(command, None))
+                return
+            if "-c" not in command:
+                alongside.join()
+            _run_compile_command(command, cwd)
+
+        with compiler_replaced(folder, precompile, run):
+            yield
 
 
-def _intact_header(folder: Path, make: Callable[[], str]) -> str:
-    """Return the path of a header whose compiled form is as the compiler made it."""
+def _is_host_part(command: list[str]) -> bool:
+    """Whether a command compiles the part of an entry that calls the kernels, and nothing else."""
+    return "-c" in command and any(argument.endswith(HOST_PART) for argument in command)
+
+
+def _intact_headers(folder: Path, makes: list[Callable[[], str]]) -> list[str]:
+    """Return the paths of headers whose compiled forms are as the compiler made them."""
+    if not makes:
+        return []
     own = not is_shared(folder)
     make_folders(folder, own=own)
     with file_lock(folder / "seals.lock", own=own) as alone:
         before = set(folder.iterdir())
-        path = make()
-        result = _compiled(path)
-        if result in before and not _has_seal(result):
-            result.unlink()
-            make()
-            before.discard(result)
-        if result not in before:
-            write_sealed(_seal(result), {"sha256": sha256_file(result)}, own=own)
-        os.utime(_seal(result))
+        paths = _make_at_once(makes)
+        for path, make in zip(paths, makes, strict=True):
+            result = _compiled(path)
+            if result in before and not _has_seal(result):
+                result.unlink()
+                make()
+                before.discard(result)
+            if result not in before:
+                write_sealed(_seal(result), {"sha256": sha256_file(result)}, own=own)
+            os.utime(_seal(result))
         if alone:
             _drop_unused(folder)
-    return path
+    return paths
+
+
+def _make_at_once(makes: list[Callable[[], str]]) -> list[str]:
+    paths = [""] * len(makes)
+
+    def make(place: int) -> None:
+        paths[place] = makes[place]()
+
+    with Alongside() as alongside:
+        for place in range(1, len(makes)):
+            alongside.start(functools.partial(make, place))
+        make(0)
+    return paths
 
 
 def _still_there(path: str) -> bool:
@@ -118,13 +159,14 @@ def _seal(compiled: Path) -> Path:
     return compiled.with_name(compiled.name + ".json")
 
 
-def _run_compile_command(command_line: str, cwd: str) -> None:
-    command = shlex.split(command_line)
+def _run_compile_command(command: list[str], cwd: str | None) -> None:
     place = command.index("-o")
-    output = Path(cwd, command[place + 1])
+    output = Path(cwd or "", command[place + 1])
     arguments = command[:place] + command[place + 2 :]
     try:
-        run_compiler(arguments, output, cwd=cwd)
+        # A folder of Inductor's is gone when it takes the command for done.
+        folder = cwd or str(output.parent)
+        run_compiler(arguments, output, cwd=folder, stopped=stop_event())
     except subprocess.CalledProcessError as error:
         said = error.output.decode(errors="replace")
         raise compiler_error(command, said) from error

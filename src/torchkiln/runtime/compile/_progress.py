@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -111,10 +112,12 @@ class CompileProgress:
     @contextlib.contextmanager
     def watch_compiler(self) -> Iterator[None]:
         """Advance with every command that Inductor gives to the C++ compiler."""
-        done = 0
+        done, thread = 0, threading.get_ident()
 
         def watched(build: Callable[[], Any]) -> Any:
             nonlocal done
+            if threading.get_ident() != thread:
+                return build()  # beside another one, which is counted
             if self._phase != "C++ compilation":
                 self.enter("C++ compilation")
                 self._bar.advance_to(self._entry_at(_ENDS["code generation"]))
