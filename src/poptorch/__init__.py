@@ -5,6 +5,7 @@ Translation only: what a name does is described in docs/poptorch.md, where it is
 
 import sys
 
+from poptorch import _poplar_executor as _poplar_executor  # programs import classes from there
 from poptorch import enums, optim, options, poptorch_core, profiling
 from poptorch._args import (
     ICustomArgParser,
@@ -65,6 +66,7 @@ from poptorch._shadow import warn_if_shadowing
 from poptorch._strategies import (
     ParallelPhasedExecution,
     Phase,
+    PhasedExecution,
     PipelinedExecution,
     SerialPhasedExecution,
     ShardedExecution,
@@ -144,6 +146,7 @@ __all__ = [
     "LegacyBeginBlockFn",
     "ParallelPhasedExecution",
     "Phase",
+    "PhasedExecution",
     "PipelinedExecution",
     "SerialPhasedExecution",
     "ShardedExecution",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,6 +27,16 @@ class Inspection:
     def isCompiled(self) -> bool:
         """Return whether there is an executable."""
         return self._program.is_compiled
+
+    @property
+    def _executable(self) -> runtime.Program | None:
+        """What runs the compiled model; None before. Programs ask whether there is one."""
+        return self._program if self.isCompiled() else None
+
+    @property
+    def _poplar_executor(self) -> Self:
+        """The executor, which the module that it trains has by this name, too."""
+        return self
 
     @property
     def rng_state(self) -> list[int]:

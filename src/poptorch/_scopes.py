@@ -16,6 +16,7 @@ from poptorch._errors import Error
 from poptorch._ops import require_tensor
 from poptorch._option_store import require
 from poptorch.enums import MultiConvPlanType
+from torchkiln import ops
 
 _CONVOLUTIONS = frozenset(
     {
@@ -171,11 +172,12 @@ def custom_op(
     example_outputs: list[Tensor],
     attributes: dict[str, Any] | None = None,
 ) -> list[Tensor]:
-    """Refuse: the named C++ operator exists for the original's hardware only.
+    """Return the results of what `torchkiln.register_custom_op` registered for the operator.
 
     Raises:
-        ValueError: if the attributes would not be valid there either.
-        NotImplementedError: always, otherwise.
+        ValueError: if the attributes would not be valid in the original.
+        NotImplementedError: if nothing is registered; it says how.
+        Error: if the results do not have the forms of `example_outputs`.
     """
     for tensor in inputs:
         require_tensor("custom_op", tensor)
@@ -188,10 +190,10 @@ def custom_op(
                 f"attribute {key!r} must be a float, int or str, or a list of one of them; "
                 f"got {value!r}"
             )
-    raise NotImplementedError(
-        f"poptorch.custom_op({name!r}, {domain!r}): C++ operators of the original's hardware are "
-        "not available here; write it in torch, or with torch.library.custom_op"
-    )
+    try:
+        return ops.call_custom_op(name, domain, inputs, example_outputs, attributes or {})
+    except ValueError as error:
+        raise Error(str(error)) from error
 
 
 def getIpuTensorId(tensor: Tensor) -> int:

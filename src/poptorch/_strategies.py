@@ -137,7 +137,9 @@ class ShardedExecution(_StagedExecution):
     """Stages work one after the other."""
 
 
-class _PhasedExecution(_IExecutionStrategy):
+class PhasedExecution(_IExecutionStrategy):
+    """Phases run one after the other; how they share devices is left open."""
+
     def __init__(self, *phases: Phase | Stage | list[Stage] | list[str]) -> None:
         super().__init__()
         require(bool(phases), "No phases given", phases, "at least one Phase")
@@ -167,7 +169,7 @@ class _PhasedExecution(_IExecutionStrategy):
         return f"{type(self).__name__}({', '.join(map(repr, self._phases))})"
 
 
-class SerialPhasedExecution(_PhasedExecution):
+class SerialPhasedExecution(PhasedExecution):
     """Phases run one after the other on the same devices."""
 
     _liveness = Liveness.AlwaysLive
@@ -179,7 +181,7 @@ class SerialPhasedExecution(_PhasedExecution):
         return self
 
 
-class ParallelPhasedExecution(_PhasedExecution):
+class ParallelPhasedExecution(PhasedExecution):
     """Phases alternate between two sets of devices."""
 
     _off_chip_after_forward = False

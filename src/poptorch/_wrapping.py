@@ -36,6 +36,11 @@ class _WrappedModel:
     _poptorch_executor: weakref.ref[Owner]
     _poptorch_class: type[nn.Module]
 
+    @property
+    def _poplar_executor(self) -> Owner | None:
+        """The executor that trains the module; None once it is gone."""
+        return self._poptorch_executor()
+
     def copyWeightsToHostIfNeeded(self) -> bool:
         """Return False: weights live in the module and are never stale."""
         executor = self._poptorch_executor()

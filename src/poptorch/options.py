@@ -177,7 +177,7 @@ class Options(OptionStore):
             isinstance(strategy, _IExecutionStrategy),
             "Unexpected type for strategy",
             strategy,
-            "PipelinedExecution, ShardedExecution, ParallelPhasedExecution or "
+            "PipelinedExecution, ShardedExecution, PhasedExecution, ParallelPhasedExecution or "
             "SerialPhasedExecution",
         )
         self._execution_strategy = strategy

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchkiln.core import TorchkilnError as TorchkilnError
     from torchkiln.core import __version__ as __version__
     from torchkiln.data import DataLoader as DataLoader
+    from torchkiln.ops import register_custom_op as register_custom_op
     from torchkiln.runtime import LAMB as LAMB
     from torchkiln.runtime import Program as Program
     from torchkiln.runtime import begin_block as begin_block
@@ -53,6 +54,7 @@ _HOMES = {
         "__version__",
     ),
     "torchkiln.data": ("DataLoader",),
+    "torchkiln.ops": ("register_custom_op",),
     "torchkiln.runtime": (
         "LAMB",
         "Program",

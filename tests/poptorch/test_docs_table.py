@@ -145,7 +145,6 @@ def test_recorded_options_reach_the_recorded_mapping():
 
 
 UNIMPLEMENTED_CALLS = {
-    "custom_op": lambda: poptorch.custom_op([], "Op", "domain", 1, []),
     "getIpuTensorId": lambda: poptorch.getIpuTensorId(torch.ones(1)),
 }
 

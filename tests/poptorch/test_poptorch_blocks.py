@@ -177,7 +177,14 @@ def test_staged_strategies_find_the_stage_of_a_block(kind):
     assert "AutoIncrement" in repr(kind(AutoStage.AutoIncrement))
 
 
-@pytest.mark.parametrize("kind", [poptorch.SerialPhasedExecution, poptorch.ParallelPhasedExecution])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        poptorch.PhasedExecution,
+        poptorch.SerialPhasedExecution,
+        poptorch.ParallelPhasedExecution,
+    ],
+)
 def test_phased_strategies_hold_phases(kind):
     strategy = kind(Phase("a"), Stage("b"), ["c", "d"], [Stage("e"), Stage("f")])
     assert strategy.phase(2).stage(0).blocks == ["c", "d"]
@@ -196,3 +203,19 @@ def test_phased_settings_are_checked():
         serial.setTensorsLiveness(1)
     parallel = poptorch.ParallelPhasedExecution(Phase("a"))
     assert parallel.sendTensorsOffChipAfterFwd(False) is parallel
+
+
+def test_a_phased_strategy_is_accepted_as_the_others_are():
+    class Blocks(torch.nn.Module):
+        def forward(self, x):
+            with poptorch.Block("a"):
+                x = x + 1
+            with poptorch.Block("b"):
+                return x * 2
+
+    strategy = poptorch.PhasedExecution(Phase("a"), Phase("b"))
+    options = poptorch.Options().setExecutionStrategy(strategy)
+    assert poptorch.inferenceModel(Blocks(), options)(torch.ones(2)).tolist() == [4, 4]
+    options = poptorch.Options().setExecutionStrategy(poptorch.PhasedExecution(Phase("a")))
+    with pytest.raises(AssertionError, match="'b'"):
+        poptorch.inferenceModel(Blocks(), options)(torch.ones(2))

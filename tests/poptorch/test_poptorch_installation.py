@@ -44,7 +44,7 @@ def test_importing_beside_another_poptorch_warns(tmp_path):
 def test_every_public_name_exists_and_removed_ones_do_not():
     for name in poptorch.__all__:
         assert hasattr(poptorch, name)
-    for name in ("addBlock", "cast", "PhasedExecution", "autocasting", "AnchorMode"):
+    for name in ("addBlock", "cast", "autocasting", "AnchorMode"):
         assert not hasattr(poptorch, name)
     assert poptorch.BlockId is str
     assert poptorch.__version__.startswith("3.4")

@@ -4,6 +4,7 @@ from torchkiln.ops._cfconv import cfconv, cfconv_table
 from torchkiln.ops._control import choose, repeat
 from torchkiln.ops._ctc import static_ctc_loss
 from torchkiln.ops._ctc_decoder import ctc_beam_search
+from torchkiln.ops._custom import call_custom_op, register_custom_op, registered_custom_ops
 from torchkiln.ops._host import host_call, register_host_function
 from torchkiln.ops._masked_losses import (
     masked_binary_cross_entropy_with_logits,
@@ -30,6 +31,7 @@ __all__ = [
     "bernoulli_is_exact",
     "cfconv",
     "cfconv_table",
+    "call_custom_op",
     "choose",
     "ctc_beam_search",
     "dynamic_slice",
@@ -46,7 +48,9 @@ __all__ = [
     "nearest",
     "print_tensor",
     "refine",
+    "register_custom_op",
     "register_host_function",
+    "registered_custom_ops",
     "repeat",
     "scatter_extreme",
     "scatter_sum",

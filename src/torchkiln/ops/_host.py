@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,10 @@ _functions: dict[str, Callable[..., Any]] = {}
 
 
 def register_host_function(name: str, function: Callable[..., Any]) -> None:
-    """Make `function` callable from programs as `name`; a later one takes the name over."""
+    """Make `function` callable from programs as `name`; a later one takes the name over.
+
+    Programs may write `?` and keyword arguments in JSON behind the name.
+    """
     _functions[name] = function
 
 
@@ -29,13 +33,17 @@ def host_call(name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _call(name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
-    if name not in _functions:
+    function, keywords = _functions.get(name), {}
+    if function is None:
+        known, _, encoded = name.partition("?")
+        function, keywords = _functions.get(known), json.loads(encoded or "{}")
+    if function is None:
         raise LookupError(
             f"no host function {name!r} in this process; construct the module that registers it "
             f"before running the program (known: {sorted(_functions) or 'none'})"
         )
     with torch.no_grad():
-        results = as_list(_functions[name](*inputs))
+        results = as_list(function(*inputs, **keywords))
     # An operator may not return its own inputs, nor the same tensor twice.
     return [result.detach().clone() for result in results]
 

@@ -19,6 +19,7 @@ from torchkiln.data._structure import (
     SequenceNode,
     TensorNode,
 )
+from torchkiln.ops import registered_custom_ops
 from torchkiln.runtime.cache._cache import ExecutableCache
 from torchkiln.runtime.cache._environment import describe_environment
 from torchkiln.runtime.cache._fast_key import fast_key
@@ -149,7 +150,11 @@ def _fast_key(
     ]
     environment = describe_environment(device)
     inputs = _constants(step.signature.node)
-    return fast_key(step.binding.module, entries, chosen, plan, forms, inputs, environment)
+    # Forward's code names them, but does not lead to what they do.
+    functions = list(registered_custom_ops().items())
+    return fast_key(
+        step.binding.module, entries, chosen, plan, forms, inputs, environment, functions
+    )
 
 
 def _of_micro_batch(shape: torch.Size, factor: int) -> tuple[int, ...]:
