@@ -54,6 +54,7 @@ from torchkiln.core._options import (
 )
 from torchkiln.core._pipeline_options import PipelineSchedule
 from torchkiln.core._places import process_cache_dir, user_cache_dir, writable_cache_dir
+from torchkiln.core._pretended_hardware import PRETEND_VARIABLE, pretends_hardware
 from torchkiln.core._sealed import SealBroken, read_sealed, write_sealed
 from torchkiln.core._stopping import run_stoppable
 from torchkiln.core._temporary import (
@@ -87,6 +88,8 @@ from torchkiln.core._version import __version__
 from torchkiln.core._warnings import warn_user
 
 __all__ = [
+    "PRETEND_VARIABLE",
+    "pretends_hardware",
     "__version__",
     # options
     "Anchor",
