@@ -23,6 +23,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, help="directory of executables kept between runs")
     parser.add_argument("--json", type=Path, default=result_path("lightning_trainer"))
     return parse_arguments(parser, rounds=1, steps=WARM_UP + 2)
+
+
+class Batches:
+    """Batches at hand; Lightning would take a list for several loaders."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = [tuple(batch) for batch in batches]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
 
 
 def make_workloads() -> dict[str, tuple[Any, Any]]:
@@ -92,11 +106,12 @@ def make_workloads() -> dict[str, tuple[Any, Any]]:
     images = generate_shapes(BATCH_SIZE * NUM_BATCHES)
     loader = DataLoader(images, batch_size=BATCH_SIZE, drop_last=True)
     data = [torch.randn(128, 256) for _ in range(NUM_BATCHES)]
+    targets = [(part, torch.tanh(part)) for part in data]
     classifier = Classifier()
     return {
-        "cnn": (classifier, [*loader]),
+        "cnn": (classifier, Batches(loader)),
         "cnn, DataLoader": (classifier, loader),
-        "mlp": (Regression(), [(part, torch.tanh(part)) for part in data]),
+        "mlp": (Regression(), Batches(targets)),
     }
 
 
