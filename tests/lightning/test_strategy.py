@@ -331,6 +331,16 @@ def test_manual_optimisation_and_skipped_steps_are_refused(module):
         fit(variant(training_step=lambda self, batch: None), TorchkilnStrategy(CAPTURE))
 
 
+def test_a_step_that_reads_its_batches_itself_is_refused():
+    with pytest.raises(TorchkilnError, match=r"dataloader_iter.*batch, batch_idx"):
+        fit(variant(training_step=lambda self, dataloader_iter: None), TorchkilnStrategy(CAPTURE))
+
+
+def test_a_module_that_went_through_torch_compile_is_refused(module):
+    with pytest.raises(TorchkilnError, match=r"torch\.compile.*the module itself"):
+        fit(torch.compile(module), TorchkilnStrategy(CAPTURE))
+
+
 @pytest.mark.parametrize(
     "options",
     [{"device_iterations": 2}, {"gradient_accumulation": 2}, {"replication_factor": 2}],

@@ -70,7 +70,8 @@ class Notes:
         self.reads: dict[str, Any] = {}
 
     def read(self, name: str, value: Any) -> None:
-        if is_plain(value):
+        # A part that trains in another mode is noticed otherwise, and compiled again.
+        if name != "training" and is_plain(value):
             self.reads.setdefault(name, copy_plain(value))
 
     def log(self, *args: Any, **kwargs: Any) -> None:
@@ -138,7 +139,7 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(is_plain, value))
     if isinstance(value, dict):
-        return all(is_plain(key) and is_plain(entry) for key, entry in value.items())
+        return all(isinstance(key, str) and is_plain(entry) for key, entry in value.items())
     return False
 
 

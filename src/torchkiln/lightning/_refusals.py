@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import lightning.pytorch as pl
@@ -51,6 +52,16 @@ def check_fit(trainer: pl.Trainer, module: pl.LightningModule) -> None:
         raise OptionsError(
             f"configure_optimizers returned {len(trainer.optimizers)} optimisers; a compiled step "
             "has one: put the parameters into groups of one optimiser"
+        )
+    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+        raise OptionsError(
+            "training_step takes dataloader_iter and so reads its batches itself, which a compiled "
+            "step would do only once; write training_step(self, batch, batch_idx)"
+        )
+    if getattr(module, "_compiler_ctx", None) is not None:
+        raise OptionsError(
+            "the module went through torch.compile, and the whole step is compiled anyway; pass "
+            "the module itself to fit"
         )
     if trainer.world_size != 1:
         raise OptionsError(

@@ -124,4 +124,11 @@ class CompiledStep:
 
     def _numbers_now(self) -> list[Any]:
         groups = self._optimizer.param_groups
-        return [[value for key, value in group.items() if key != "params"] for group in groups]
+        return [
+            [
+                value.item() if isinstance(value, Tensor) else value
+                for key, value in group.items()
+                if key != "params"
+            ]
+            for group in groups
+        ]
