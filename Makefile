@@ -9,7 +9,7 @@ DEV    := $(VENV)/.installed-dev
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint types test slow faults pyg-versions bench fashion cosmic benchmarks wheel clean
+.PHONY: help install lint types test slow faults pyg-versions bench fashion cosmic benchmarks clients wheel clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ cosmic: $(RUN)  ## Train CosmicTagger on generated events, and draw what it find
 
 benchmarks: $(DEV)  ## Run every benchmark and write benchmarks/results/<machine>/*.json
 	for script in benchmarks/*.py; do case $$script in */_*) ;; *) $(BIN)/python $$script || exit 1;; esac; done
+
+clients: $(RUN)  ## Install packages from PyPI that use Torchkiln, and train with each (long; CLIENTS=NAME for one)
+	$(BIN)/python clients/run.py $(CLIENTS)
 
 # Needs nothing but a Python with pip: the wheels are built and tried in environments of their own.
 wheel:  ## Build the wheels and test them in a clean environment outside the repository (several minutes)

@@ -18,6 +18,10 @@ M = TypeVar("M")
 _UNINITIALIZED = (UninitializedBuffer, UninitializedParameter)
 
 
+# Modules that are unwrapped for a while, and who trains them.
+_set_aside: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Owner]] = weakref.WeakKeyDictionary()
+
+
 class Owner(Protocol):
     """What a wrapped module asks of the executor that trains it."""
 
@@ -108,9 +112,26 @@ def wrap(module: nn.Module, executor: Owner) -> None:
 
 
 def unwrap(module: nn.Module) -> None:
-    """Give the module its own class back."""
+    """Give the module its own class back, for good."""
+    _set_aside.pop(module, None)
     if isinstance(module, _WrappedModel):
         module.__class__ = module._poptorch_class  # type: ignore[assignment]
+
+
+def set_aside(module: nn.Module) -> None:
+    """Unwrap a module for a while; `put_back` wraps it again, for the same executor."""
+    if isinstance(module, _WrappedModel):
+        executor = module._poptorch_executor
+        unwrap(module)
+        _set_aside[module] = executor
+
+
+def put_back(module: nn.Module) -> None:
+    """Wrap a module again that was set aside, if its executor still lives."""
+    reference = _set_aside.pop(module, None)
+    executor = None if reference is None else reference()
+    if executor is not None and not isinstance(module, _WrappedModel):
+        wrap(module, executor)
 
 
 @contextlib.contextmanager

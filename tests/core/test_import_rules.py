@@ -38,6 +38,7 @@ ALLOWED = {
 EVERYTHING = set(ALLOWED)
 ALLOWED["report"] = {"core", "drawing", "runtime"}
 ALLOWED["training"] = {"core", "data", "distributed", "checkpoints", "runtime", "report"}
+ALLOWED["lightning"] = {"core", "runtime"}
 ALLOWED["apps"] = EVERYTHING | {"report", "training", "__init__"}
 ALLOWED["commands"] = EVERYTHING | {"report", "training", "apps", "__init__"}
 ALLOWED["cli"] = EVERYTHING | {"report", "training", "apps", "commands", "__init__"}

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 import poptorch
+from poptorch._impl import rewrapModelIfNecessary, unwrapModelIfNecessary
 from poptorch._poplar_executor import PoplarExecutor
 
 
@@ -28,3 +29,19 @@ def test_the_executor_is_found_from_the_model_and_from_the_module_that_it_trains
 def test_the_class_of_executors_is_in_the_module_of_the_original():
     assert PoplarExecutor is poptorch.PoplarExecutor
     assert poptorch._poplar_executor.PoplarExecutor is PoplarExecutor
+
+
+def test_a_module_that_is_trained_can_be_unwrapped_for_a_while():
+    net = nn.Linear(2, 2)
+    rewrapModelIfNecessary(net)  # nothing was unwrapped
+    model = poptorch.trainingModel(net)
+    wrapped = type(net).__name__
+    unwrapModelIfNecessary(net)
+    unwrapModelIfNecessary(net)
+    assert type(net) is nn.Linear
+    rewrapModelIfNecessary(net)
+    assert type(net).__name__ == wrapped != "Linear"
+    unwrapModelIfNecessary(net)
+    model.destroy()
+    rewrapModelIfNecessary(net)  # nobody trains it any more
+    assert type(net) is nn.Linear
