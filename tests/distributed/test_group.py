@@ -87,6 +87,7 @@ def test_who_waits_for_a_message_of_a_rank_that_gave_up_hears_why():
     seconds, text = said_by(0, outcomes[0])
     assert seconds < 5
     assert "rank 1 at update 12, ended by ValueError: bad data" in text
+    assert "same order" not in text, "advice that does not help here"
     assert outcomes[1].returncode == 0, outcomes[1].output
 
 

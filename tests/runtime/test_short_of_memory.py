@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import torchkiln
 from torchkiln import Options, ShortOfMemory, inference_model, training_model
-from torchkiln.runtime._short_of_memory import is_short_of_memory
+from torchkiln.core import DistributedError
+from torchkiln.runtime._short_of_memory import _remedies, is_short_of_memory
 
 # More bytes than a process can address, whatever the machine has.
 FAR_TOO_MANY = 2**47
@@ -68,6 +69,16 @@ def test_what_is_in_use_or_no_use_is_not_named():
     assert "gradient_accumulation" not in str(info.value)
 
 
+def test_only_what_the_program_can_use_is_named():
+    plain = Options(backend="eager")
+    assert not any("recompute" in text or "pipeline" in text for text in _remedies(plain, True))
+    shared = Options(backend="capture", num_processes=2, process_id=0)
+    assert any("shard_optimizer=True" in text for text in _remedies(shared, True))
+    sharded = shared.replace(shard_optimizer=True)
+    assert not any("shard_optimizer" in text for text in _remedies(sharded, True))
+    assert not any("pipeline=" in text for text in _remedies(sharded, True))
+
+
 def test_memory_that_is_missing_while_a_program_is_built_counts():
     class Greedy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -88,6 +99,7 @@ def test_memory_that_is_missing_while_a_program_is_built_counts():
         (OSError(errno.ENOSPC, "No space left on device"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (ValueError("out of memory"), False),
+        (DistributedError("rank 0 ended by RuntimeError: can't allocate memory"), False),
     ],
 )
 def test_other_errors_are_left_alone(error, is_short):

@@ -15,8 +15,10 @@ FILES = [path for path in sorted(SOURCE.rglob("*.py")) if ADAPTERS not in path.p
 # Private names that are no part of torch. Those that files of src define need no entry.
 OTHERS = {
     "_NamedFuncPointer": "ctypes' type of a function, for an annotation",
+    "_compiler_ctx": "lightning: what a module that went through torch.compile has",
     "_config": "multiprocessing: the folder of a process",
     "_current_indent": "argparse: how far a line of help is indented",
+    "_detect_anomaly": "lightning: a flag of the trainer",
     "_fields": "names of a named tuple",
     "_getframe": "sys",
     "_inc_dict": "PyG: how attributes of a batch were shifted",

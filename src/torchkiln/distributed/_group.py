@@ -25,7 +25,7 @@ from torchkiln.distributed._ordered_sum import Order, OrderedSum
 from torchkiln.distributed._packed import packed, unpacked
 from torchkiln.distributed._parts import Parts
 from torchkiln.distributed._peers import Peers
-from torchkiln.distributed._roll_call import Failure, call_roll
+from torchkiln.distributed._roll_call import ENDED_BY, Failure, call_roll
 from torchkiln.distributed._store import Board, StoreGoneError
 from torchkiln.distributed._transfers import Transfer, in_memory_order
 from torchkiln.distributed._waiting import WaitedInVainError, wait_for
@@ -258,7 +258,7 @@ class Group:
             return
         words = str(error).splitlines()
         cause = f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
-        failure = Failure(f"{self.place}, ended by {cause}", cause, None, frozenset())
+        failure = Failure(f"{self.place}{ENDED_BY}{cause}", cause, None, frozenset())
         call_roll(self._board, self._peers, failure)
         self._failure = (
             f"this process left the others at {self.place} because of {cause}; start all of them "

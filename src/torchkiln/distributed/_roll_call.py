@@ -115,6 +115,10 @@ def _from_verdict(text: str, rank: int) -> RollCall:
     return RollCall({}, missing)
 
 
+# In the place of a process whose own error ended its call.
+ENDED_BY = ", ended by "
+
+
 def _explain(peers: Peers, failure: Failure, roll: RollCall) -> str:
     at = f"while rank {peers.rank} was at {failure.place}"
     if roll.given_up_at:
@@ -139,6 +143,8 @@ def _explain(peers: Peers, failure: Failure, roll: RollCall) -> str:
         )
     if len(set(roll.places.values())) > 1:
         where = ", ".join(f"rank {rank} at {roll.places[rank]}" for rank in sorted(roll.places))
+        if any(ENDED_BY in place for place in roll.places.values()):
+            return f"an error at one of the processes ended the call of all: {where}"
         return (
             f"the processes do not do the same: {where}. Every rank must make the same calls in "
             f"the same order ({failure.cause})"

@@ -165,7 +165,7 @@ def _state_of(module: pl.LightningModule) -> dict[str, Any]:
 
 
 def _metric_counts(module: pl.LightningModule) -> list[int]:
-    return [child._update_count for child in module.modules() if isinstance(child, Metric)]
+    return [child.update_count for child in module.modules() if isinstance(child, Metric)]
 
 
 def _metric_error(where: str) -> CaptureError:

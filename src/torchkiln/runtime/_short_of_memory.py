@@ -8,7 +8,7 @@ from typing import final
 
 import torch
 
-from torchkiln.core import Options, Precision, ShortOfMemory
+from torchkiln.core import Backend, DistributedError, Options, Precision, ShortOfMemory
 
 # What libraries under torch call it: torch's allocator (Linux, Windows), C++, the C library.
 _SIGNS = (
@@ -63,6 +63,8 @@ def is_short_of_memory(error: BaseException) -> bool:
     """Whether an error says that there was no memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    if isinstance(error, DistributedError):
+        return False  # another process, whose error this one quotes
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
@@ -75,8 +77,15 @@ def _remedies(options: Options, training: bool) -> list[str]:
         found[0] += ", with gradient_accumulation for the same weight update"
     if options.precision in (None, Precision.FLOAT32):
         found.append('half precision, Options(precision="bfloat16")')
-    if training and not options.recompute:
+    # Plain eager steps are not recorded, so nothing can be repeated or divided.
+    is_recorded = options.backend is not Backend.EAGER
+    if training and is_recorded and not options.recompute:
         found.append('recomputation, Options(recompute="auto")')
-    number = "more stages" if options.is_divided else "two stages in two processes"
-    found.append(f"{number}, Options(pipeline=[...])")
+    is_shared = options.num_processes > 1 and not options.is_divided
+    if training and is_recorded and is_shared and not options.shard_optimizer:
+        found.append("a part of the optimiser's state for each, Options(shard_optimizer=True)")
+    # A divided optimiser and stages do not go together.
+    if is_recorded and not options.shard_optimizer:
+        number = "more stages" if options.is_divided else "two stages in two processes"
+        found.append(f"{number}, Options(pipeline=[...])")
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from torchkiln.core import OptionsError
+from torchkiln.core import OptionsError, PipelineSchedule
 from torchkiln.runtime.capture._capture import capture
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.memory._balance import cut_evenly
@@ -91,13 +91,17 @@ def plan_stages(
     """
     if num_stages < 2:
         raise OptionsError(f"a pipeline has at least 2 stages, not {num_stages}")
+    needed = 1
     if arrangement is not None:
-        accumulated = max(step.options.gradient_accumulation, 2 * num_stages - 1)
-        options = step.options.replace(gradient_accumulation=accumulated)
+        is_sequential = step.options.pipeline_schedule is PipelineSchedule.SEQUENTIAL
+        needed = max(step.options.gradient_accumulation, 1 if is_sequential else 2 * num_stages - 1)
+        # Only a step of several micro-batches has forward and backward apart from the update.
+        options = step.options.replace(gradient_accumulation=max(needed, 2))
         step = dataclasses.replace(step, options=options)
 
     def plan(step: StepFunction) -> StagePlan:
-        return _plan(step, micro_batch, arrangement, num_stages, measured, limit_bytes)
+        made = _plan(step, micro_batch, arrangement, num_stages, measured, limit_bytes)
+        return dataclasses.replace(made, gradient_accumulation=needed)
 
     found = plan(step)
     is_recomputed = arrangement is None or step.options.recompute
@@ -118,7 +122,9 @@ def _plan(
     limit_bytes: int | None,
 ) -> StagePlan:
     segments = find_segments(step, micro_batch, arrangement, num_stages, measured)
-    begins = _choose(segments, num_stages, arrangement is not None, limit_bytes)
+    is_sequential = step.options.pipeline_schedule is PipelineSchedule.SEQUENTIAL
+    ahead = 0 if arrangement is None else 1 if is_sequential else num_stages
+    begins = _choose(segments, num_stages, ahead, limit_bytes)
     pieces = _pieces(segments, begins)
     stages = Stages(tuple((piece[0].module,) for piece in pieces))
     captured = capture(step, micro_batch, arrangement, stages=stages)
@@ -137,18 +143,19 @@ def _plan(
         tuple(planned),
         arrangement is not None,
         measured is not None,
-        1 if arrangement is None else step.options.gradient_accumulation,
+        step.options.gradient_accumulation,
     )
 
 
 def _choose(
-    segments: list[Segment], num_stages: int, training: bool, limit_bytes: int | None
+    segments: list[Segment], num_stages: int, ahead: int, limit_bytes: int | None
 ) -> list[int]:
+    # `ahead`: of how many micro-batches the first stage keeps values.
     allowed = {place for place, segment in enumerate(segments) if place and segment.can_begin}
 
     def memory(stage: int, start: int, end: int) -> float:
         own = segments[start:end]
-        times = num_stages - stage if training else 0
+        times = max(ahead - stage, min(ahead, 1))
         return sum(segment.fixed_bytes + times * segment.kept_bytes for segment in own)
 
     seconds = [segment.seconds for segment in segments]

@@ -8,6 +8,8 @@ import pytest
 
 from torchkiln import cli
 from torchkiln.apps.cosmic import main
+from torchkiln.apps.cosmic._devices import CompiledDevice, make_device
+from torchkiln.core import OptionsError
 from torchkiln.datasets.cosmic import generate_event, write_larcv3
 from torchkiln.models import UResNet2D, UResNetSettings
 
@@ -75,6 +77,13 @@ def test_fit_of_a_step_that_does_not_fit_ends_with_another_code(tiny_args, capsy
 def test_memory_of_plain_pytorch_cannot_be_foretold(tiny_args, capsys):
     assert main([*tiny_args, "mode=fit", "run.compute_mode=CPU"]) == 2
     assert "run.compute_mode=IPU" in capsys.readouterr().err
+
+
+def test_a_script_with_a_program_of_its_own_refuses_stages(tiny):
+    settings = tiny("run.compute_mode=IPU", "run.pipeline=first,upsamples.0")
+    with pytest.raises(OptionsError, match="nproc-per-node 2 -m torchkiln bench cosmic"):
+        make_device(settings, lambda settings: object())
+    assert isinstance(make_device(settings), CompiledDevice)
 
 
 def test_fit_says_where_to_cut_the_network(tiny_args, tmp_path, capsys):

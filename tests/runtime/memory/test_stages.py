@@ -146,6 +146,18 @@ def test_measured_times_move_the_cut():
     assert late.is_measured
 
 
+def test_one_micro_batch_at_a_time_keeps_the_values_of_one():
+    program, _ = program_of("decoder")
+    batch = STAGED["decoder"].batch()
+    pipelined = program.plan_stages(2, batch)
+    program.options = program.options.replace(pipeline_schedule="sequential")
+    sequential = program.plan_stages(2, batch)
+    assert [stage.memory.num_kept for stage in pipelined.stages] == [2, 1]
+    assert [stage.memory.num_kept for stage in sequential.stages] == [1, 1]
+    assert sequential.gradient_accumulation == 1
+    assert pipelined.gradient_accumulation == 3
+
+
 def test_weights_that_two_layers_share_stay_in_one_stage():
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -253,5 +253,13 @@ def _make_optimizer(
 def make_device(settings: Settings, make_ipu: MakeDevice = CompiledDevice) -> Device:
     """Return what `run.compute_mode` stands for."""
     if settings.run.compute_mode is ComputeMode.IPU:
-        return make_ipu(settings)
+        device = make_ipu(settings)
+        if settings.run.stages and not isinstance(device, CompiledDevice):
+            number = len(settings.run.stages)
+            raise OptionsError(
+                "run.pipeline needs Torchkiln's own program, and this script makes another one; "
+                f"start `torchrun --standalone --nproc-per-node {number} -m torchkiln bench "
+                "cosmic` with the same settings instead"
+            )
+        return device
     return PlainDevice(settings)

@@ -104,4 +104,5 @@ def _lines(settings: Settings, plan: StagePlan) -> list[str]:
         lines[0] += " run.recompute=auto"
     if plan.gradient_accumulation > settings.mode.optimizer.gradient_accumulation:
         lines[0] += f" mode.optimizer.gradient_accumulation={plan.gradient_accumulation}"
-    return [*lines, f"and start it with torchrun --standalone --nproc-per-node {len(names)}"]
+    start = f"torchrun --standalone --nproc-per-node {len(names)} -m torchkiln bench cosmic"
+    return [*lines, f"and start it with {start}"]

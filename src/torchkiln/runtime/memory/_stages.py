@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from torchkiln.core import PipelineSchedule
 from torchkiln.runtime.capture._step import StepFunction
 from torchkiln.runtime.memory._graph import plan_graph
 from torchkiln.runtime.memory._prediction import state_bytes, sum_bytes
@@ -23,7 +24,8 @@ class StageMemory:
         gradient_sum_bytes: Sums of the gradients of its parameters.
         optimizer_bytes: State of the optimiser for them.
         kept_bytes: What it keeps of one micro-batch between forward and backward.
-        num_kept: Of how many micro-batches at once: the first stage is furthest ahead.
+        num_kept: Of how many micro-batches at once: the first stage is furthest ahead. One, if they
+            go through the stages one at a time.
         forward_bytes: What forward (or inference) receives and allocates at its peak, results
             included.
         backward_bytes: What backward receives and allocates at its peak.
@@ -71,12 +73,18 @@ def _measure(part: StagePart, step: StepFunction, arrangement: Arrangement | Non
         gradient_sum_bytes=sum(sum_bytes(arrangement, names).values()),
         optimizer_bytes=sum(state_bytes(arrangement, names).values()),
         kept_bytes=0 if backward is None else _kept_bytes(backward),
-        num_kept=0 if backward is None else part.num_stages - part.stage,
+        num_kept=0 if backward is None else _num_kept(part, step),
         forward_bytes=_peak(forward) + next(iter(received.values())),
         backward_bytes=0 if backward is None else _peak(backward) + received["backward"],
         sent_bytes=sum(count * sizes[name] for name, count in sent.items()),
         received_bytes=sum(received.values()),
     )
+
+
+def _num_kept(part: StagePart, step: StepFunction) -> int:
+    if step.options.pipeline_schedule is PipelineSchedule.SEQUENTIAL:
+        return 1
+    return part.num_stages - part.stage
 
 
 def _peak(entry: PartEntry) -> int:

@@ -71,8 +71,7 @@ class Pipeline(StagedCalls):
         give_back_freed_memory()
         runs = {name: built.executable.entry(name) for name in part.entries}
         self._run = StageRun(part, runs, self._routes, plan.outputs)
-        of = None if optimizer is None else optimizer.optimizer
-        self.weights = StageWeights(binding, plan.parts, self._routes, group, of)
+        self.weights = StageWeights(binding, plan.parts, self._routes, group, optimizer)
 
     def make_sums(self, optimizer: OptimizerBinding, notes: Notes) -> SharedSums:
         return StageSums(optimizer, self._device, notes, self._group, self._options)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from torchkiln.core import ExecutableError
+from torchkiln.core import ExecutableError, OptimizerError
 from torchkiln.distributed import Group
 from torchkiln.distributed._packed import packed, unpacked
 from torchkiln.distributed._transfers import Transfer
@@ -20,10 +20,13 @@ from torchkiln.runtime.optim._replicas import described_state, memory_for_state
 from torchkiln.torch_internals._modules import buffers_of, parameters_of
 
 if TYPE_CHECKING:
+    from torchkiln.runtime.optim._binding import OptimizerBinding
     from torchkiln.runtime.pipeline._parts import StagePart
     from torchkiln.runtime.pipeline._routes import Routes
 
-# What a tensor whose values are elsewhere says about that.
+# What a tensor of a divided module says: who keeps others elsewhere. And where its own values are
+# elsewhere: what it was like.
+_DIVIDED = "_torchkiln_divided"
 _ELSEWHERE = "_torchkiln_elsewhere"
 
 
@@ -39,7 +42,8 @@ class StageWeights:
         parts: Of all stages.
         routes: To them.
         group: All processes.
-        optimizer: Whose state belongs to the parameters; None: there is none.
+        optimizer: Whose state belongs to the parameters, whichever it is at the time; None: there
+            is none.
     """
 
     def __init__(
@@ -48,12 +52,15 @@ class StageWeights:
         parts: Sequence[StagePart],
         routes: Routes,
         group: Group,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: OptimizerBinding | None,
     ) -> None:
         self._binding = binding
         self._routes = routes
         self._group = group
-        self.optimizer = optimizer
+        self._optimizer = optimizer
+        # Of all programs of this division that ran since it began, with the optimiser that each
+        # had when its state was divided.
+        self._divided: list[tuple[OptimizerBinding, torch.optim.Optimizer]] = []
         self._hooks: list[RemovableHandle] = []
         count = len(binding.parameters) + len(binding.buffers)
         users: dict[int, list[int]] = {}
@@ -71,23 +78,39 @@ class StageWeights:
 
         Called by all processes, which may have been divided in another way before.
         """
-        before = holder_of(self._binding.module)
-        if before is self:
+        holder = holder_of(self._binding.module)
+        if holder is not None and holder.users != self.users:
+            holder.gather()
+            holder = None
+        if holder is None:
+            self._release()
+            holder = self
+        # It may be another program's: one for inference and one for training divide alike.
+        if self._optimizer is not None:
+            holder.divide_state(self._optimizer)
+
+    def divide_state(self, binding: OptimizerBinding) -> None:
+        """Drop the state that belongs to parameters of other stages, until all gather it."""
+        optimizer = binding.optimizer
+        known = [place for place, (other, _) in enumerate(self._divided) if other is binding]
+        if known and self._divided[known[0]][1] is optimizer:
             return
-        if before is not None:
-            if before.users == self.users:
-                return  # the same division: by a program for inference, or for training
-            before.gather()
-        self._release()
+        for place in known:
+            del self._divided[place]
+        self._divided.append((binding, optimizer))
+        for index in self._others:
+            optimizer.state.pop(self._binding.bound[index].tensor, None)
+        self._hooks.append(optimizer.register_state_dict_pre_hook(_refuse_state))
 
     @torch.no_grad()
     def _release(self) -> None:
+        # Also where a stage has all weights: it takes part when the others gather them.
+        for index in self.users:
+            setattr(self._binding.bound[index].tensor, _DIVIDED, self)
         for index in self._others:
             tensor = self._binding.bound[index].tensor
-            setattr(tensor, _ELSEWHERE, (self, metadata(tensor)))
+            setattr(tensor, _ELSEWHERE, metadata(tensor))
             tensor.data = _nothing(tensor).expand(tensor.shape)
-            if self.optimizer is not None:
-                self.optimizer.state.pop(tensor, None)
         elsewhere = {id(self._binding.bound[index].tensor) for index in self._others}
         for name, child in self._binding.module.named_modules():
             held = [*parameters_of(child).items(), *buffers_of(child).items()]
@@ -109,18 +132,27 @@ class StageWeights:
         """
         for index in self._others:
             tensor = self._binding.bound[index].tensor
-            _, (shape, stride, dtype, device) = getattr(tensor, _ELSEWHERE)
+            shape, stride, dtype, device = getattr(tensor, _ELSEWHERE)
             tensor.data = torch.empty_strided(shape, stride, dtype=dtype, device=device)
         by_stage: dict[int, list[Tensor]] = {}
         for index, stages in self.users.items():
             by_stage.setdefault(stages[0], []).append(self._binding.bound[index].tensor)
         self._exchange(by_stage)
-        if self.optimizer is not None:
-            self._exchange(self._state_by_stage(self.optimizer))
+        # A program may have another optimiser by now, to which its state has moved.
+        for optimizer in {id(b.optimizer): b.optimizer for b, _ in self._divided}.values():
+            self._exchange(self._state_by_stage(optimizer))
+        self._divided.clear()
         for index in self._others:
             delattr(self._binding.bound[index].tensor, _ELSEWHERE)
+        for index in self.users:
+            delattr(self._binding.bound[index].tensor, _DIVIDED)
         while self._hooks:
             self._hooks.pop().remove()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be copied or written to a file with a tensor whose values are elsewhere."""
+        index = next(iter([*self._others, *self.users]))
+        _refuse(self._binding.bound[index].name, self._binding.module)
 
     def _state_by_stage(self, optimizer: torch.optim.Optimizer) -> dict[int, list[Tensor]]:
         """Return the optimiser's state tensors by the stage that has values, with room for them."""
@@ -161,11 +193,10 @@ class StageWeights:
 
 
 def holder_of(module: nn.Module) -> StageWeights | None:
-    """Return who keeps some of the module's tensors elsewhere; None: they are all here."""
+    """Return who keeps some of the module's tensors elsewhere; None: it is not divided."""
     for tensor in itertools.chain(module.parameters(), module.buffers()):
-        found = getattr(tensor, _ELSEWHERE, None)
-        if found is not None:
-            holder: StageWeights = found[0]
+        holder: StageWeights | None = getattr(tensor, _DIVIDED, None)
+        if holder is not None:
             return holder
     return None
 
@@ -190,6 +221,14 @@ def _nothing(tensor: Tensor) -> Tensor:
     else:
         value = False if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).min
     return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
+
+
+def _refuse_state(optimizer: torch.optim.Optimizer) -> None:
+    raise OptimizerError(
+        "this process has the optimiser's state of its own stage alone; call "
+        "program.gather_weights() on all ranks first: until the next call of the program, each of "
+        "them has the whole state"
+    )
 
 
 def _refuse(name: str, module: nn.Module, *_: Any) -> None:
