@@ -14,10 +14,10 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("_limited_cosmic.py")
 ROOT = Path(__file__).parents[3]
-# What docs/porting.md writes, with fewer events.
+# What docs/porting.md writes, with fewer events and two images in a micro-batch.
 ARGUMENTS = [
-    *("--config", str(ROOT / "configs/cosmic_quick.yml"), "run.threads=1", "run.minibatch_size=1"),
-    *("run.epochs=1", "data.downsample=4", "data.num_events=6", "data.num_aux_events=1"),
+    *("--config", str(ROOT / "configs/cosmic_quick.yml"), "run.threads=1", "run.minibatch_size=2"),
+    *("run.epochs=1", "data.downsample=4", "data.num_events=12", "data.num_aux_events=1"),
     *("mode.optimizer.gradient_accumulation=3", "mode.num_pictures=0"),
 ]
 STAGES = ["run.pipeline=first,upsamples.3", "run.recompute=auto"]
@@ -55,6 +55,8 @@ def test_what_one_process_cannot_hold_trains_in_two_stages(folder):
     code, text = alone(folder, "one")
     assert code == 0, text
     (one,) = ended(folder, "one")
+    # Compiling needs memory of its own: what counts are runs with executables from the cache.
+    torchrun(SCRIPT, *arguments(folder, "compiling-stages"), *STAGES, timeout_s=900).ok()
     torchrun(SCRIPT, *arguments(folder, "free"), *STAGES, timeout_s=900).ok()
     largest = max(stage["peak_bytes"] for stage in ended(folder, "free"))
     # Half way between what a stage needs and what one process needs.
