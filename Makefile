@@ -33,7 +33,7 @@ lint: $(DEV)  ## Check formatting and lint rules
 types: $(DEV)  ## Type-check src (mypy; strict on src/torchkiln)
 	$(BIN)/mypy
 
-test: $(DEV) lint types  ## Lint, type-check and run the tests (7 to 13 minutes on 2 cores)
+test: $(DEV) lint types  ## Lint, type-check and run the tests (about 15 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 slow: $(DEV)  ## Run the long test matrices
