@@ -62,7 +62,7 @@ def check_anchor_names(options: Options, training: bool) -> None:
 def check_anchored_tensors(options: Options, binding: Binding, signature: Signature) -> None:
     """Raise `CaptureError` for an anchored tensor that neither module nor call has."""
     parameters = _names(binding.parameters)
-    own = _names(binding.bound) | {INPUT + form.name for form in signature.forms}
+    own = _names(binding.bound) | {f"{INPUT}{form.name}" for form in signature.forms}
     for anchor in options.anchors.values():
         tensor = anchor.tensor
         prefix = next((p for p in (GRADIENT, UPDATED) if tensor.startswith(p)), "")

@@ -82,10 +82,15 @@ class NativeExecutable(Executable):
         # torch unpacks the file into a temporary folder, which nobody would remove if the process
         # were killed; in one of ours it goes with the next start.
         self._unpacked = ScratchDirectory()
-        with _temporary_files_in(self._unpacked.path):
-            # Loaded at once: the file need not stay after this.
-            self._loaders = {name: _load(path, name, index) for name in entries}
-        self.marks = _find_marks(self._unpacked.path, entries) if device.type == "cpu" else {}
+        try:
+            with _temporary_files_in(self._unpacked.path):
+                # Loaded at once: the file need not stay after this.
+                self._loaders = {name: _load(path, name, index) for name in entries}
+            is_marked = device.type == "cpu"
+            self.marks = _find_marks(self._unpacked.path, entries) if is_marked else {}
+        except BaseException:
+            self._unpacked.remove()
+            raise
         if device.type == "cpu":
             self._unpacked.remove()  # the system keeps what is loaded
 

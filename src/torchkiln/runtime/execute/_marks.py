@@ -77,9 +77,15 @@ class Marks:
 
 def find_libraries(folder: Path, entries: list[str]) -> dict[str, Path]:
     """Return the shared library of each entry among the files that torch unpacked."""
+
+    def fail(error: OSError) -> None:
+        raise ExecutableError(f"cannot read what a program was unpacked to: {error}") from error
+
     found = {}
-    for path in folder.rglob("*.so"):
-        for name in entries:
-            if path.parent.name == name:
-                found[name] = path
+    # Not `rglob`, which leaves a folder open if reading it fails.
+    for parent, _, files in os.walk(folder, onerror=fail):
+        name = Path(parent).name
+        for file in files:
+            if name in entries and file.endswith(".so"):
+                found[name] = Path(parent, file)
     return found
